@@ -7,7 +7,8 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,8 @@ from typing import Any
 from crrd.kube.resources import NODES
 from crrd.lib.errors import ConfigurationError
 from tests.bench.compare import kruise, page
-from tests.bench.compare.measure import deployed, keeps, machine, measured, singles
-from tests.bench.compare.ways import WAYS, Way
+from tests.bench.compare.measure import deployed, idle, keeps, machine, measured, singles
+from tests.bench.compare.ways import BY_HAND, WAYS, Way
 from tests.support.cluster import VARIABLES, Cluster, Json, on_foreign_cluster
 from tests.support.real_nodes import installed
 from tests.tools.cluster.cluster import RealCluster as Machines
@@ -27,16 +28,18 @@ Restarts containers in each way: deleted pods, a rollout, kill in the container,
 by its node daemon and by patches. One pod after the other, 30 and 90 at once on one node, and 300 pods on all nodes of
 which at most 10 % are unready. Prints tables, and writes compare.json and compare.svg."""
 _EPILOG = """\
-It needs kubectl, and a cluster of `python -m tests.tools.cluster --nodes 3` without crrd, which it installs and
-removes. --kruise names a folder with OpenKruise's static binaries (kruise-daemon, kruise-manager) and the folder config
-of its sources. Leave the machine alone meanwhile: with all ways, it takes more than an hour.
+It needs kubectl, and a cluster of `python -m tests.tools.cluster --nodes 3` without crrd. It installs and removes crrd
+and OpenKruise for their own ways. --kruise names a folder with OpenKruise's static binaries (kruise-daemon,
+kruise-manager) and the folder config of its sources. Leave the machine alone meanwhile: with all ways, it takes more
+than an hour.
 
 examples:
   make compare CLUSTER=~/cluster KRUISE=~/kruise-1.6.2 KRUISE_VERSION=1.6.2
   python -m tests.bench.compare ~/cluster --ways crrd "stopped by hand" --bursts 30 --rounds 1 --singles 0 --run 0
   python -m tests.bench.compare --page docs/compare.json     # the tables and the picture once more
 
-exit codes: 0 when all is measured, 2 if something is missing or cannot be installed"""
+exit codes: 0 when all is measured, 1 if a measurement has failed (the others are there), 2 if something is missing or
+cannot be installed"""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -50,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     add("cluster", type=Path, nargs="?", metavar="FOLDER", help="folder of the cluster")
     add("--kruise", type=Path, metavar="FOLDER", help="OpenKruise (default: it is left out)")
     add("--kruise-version", default="", metavar="VERSION", help="its version, for the page")
-    names = ", ".join(each.name for each in WAYS)
+    names = "; ".join(each.name for each in WAYS).replace("%", "%%")
     add("--ways", nargs="+", metavar="WAY", default=[each.name for each in WAYS], help=f"only these of: {names}")
     add(
         "--singles", type=int, default=40, metavar="N", help="pods that are restarted one by one (default: %(default)s)"
@@ -80,26 +83,45 @@ async def _connected(nodes: Machines) -> AsyncIterator[Cluster]:
 
 
 async def _phase(nodes: Machines, ways: Sequence[Way], args: argparse.Namespace, save: Callable[[Json], None]) -> None:
-    """Measure some ways in turn. Everything that they need is installed."""
+    """Measure some ways in turn. Everything that they need is installed, and nothing else.
+
+    In each phase, 30 and 90 are stopped by hand, too: the same row shows what the time of day does. A measurement that
+    fails is a row, too, and the next one follows.
+    """
+    one_by_one = [each for each in ways if not each.only_run]
+
+    async def save_or_say(row: str, way: Way, step: Awaitable[Json]) -> None:
+        try:
+            found = {"row": row, **await step}
+        except Exception as error:  # noqa: BLE001 - an hour of measurements must not be lost for one of them
+            found = {"row": "failed", "of": row, "way": way.name, "error": repr(error)}
+        slowest = f"the slowest after {found['seconds'][-1]} s" if "seconds" in found else ""
+        _tell(f"{way.name}, {row}: {found.get('error') or slowest or 'seen'}")
+        save(found)
+
     async with _connected(nodes) as cluster:
-        for way in ways:
-            _tell(f"{way.name}: what a pod keeps")
-            save({"row": "keeps", **await keeps(cluster, way)})
-        for way in ways if args.singles else ():
-            _tell(f"{way.name}: {args.singles} pods, one after the other")
-            save({"row": "one", **await singles(cluster, way, args.singles)})
+        rest = await idle(nodes)
+        save({"row": "idle", "way": ways[0].name, "cpu": {part: round(1000 * each, 2) for part, each in rest.items()}})
+
+        async def burst(way: Way, count: int) -> Json:
+            async with deployed(cluster, f"web-{count}", count) as scene:
+                return await measured(scene, way, nodes, rest)
+
+        async def run(way: Way) -> Json:
+            async with deployed(cluster, "run", args.run, most=way.most, surge=way.surge, one_node=False) as scene:
+                return await measured(scene, way, nodes, rest, run=True)
+
+        for way in one_by_one:
+            await save_or_say("keeps", way, keeps(cluster, way))
+        for way in one_by_one if args.singles else ():
+            await save_or_say("one", way, singles(cluster, way, args.singles))
         for number in range(args.rounds):
             for count in args.bursts:
-                for way in ways:
-                    async with deployed(cluster, f"web-{count}", count) as scene:
-                        found = await measured(scene, way, nodes)
-                    _tell(f"round {number + 1}, {way.name}, {count} at once: all ready after {found['seconds'][-1]} s")
-                    save({"row": "at once", **found})
+                every = [*one_by_one, *(() if BY_HAND in one_by_one else (BY_HAND,))]
+                for way in (*every[number % len(every) :], *every[: number % len(every)]):
+                    await save_or_say("at once", way, burst(way, count))
         for way in (each for each in ways if args.run and each.run is not None):
-            async with deployed(cluster, "run", args.run, most="10%", one_node=False) as scene:
-                found = await measured(scene, way, nodes, run=True)
-            _tell(f"{way.name}, a run over {args.run}: {found['seconds'][-1]} s")
-            save({"row": "run", **found})
+            await save_or_say("run", way, run(way))
 
 
 async def _versions(nodes: Machines) -> dict[str, str]:
@@ -112,8 +134,8 @@ async def _versions(nodes: Machines) -> dict[str, str]:
     }
 
 
-def _measure(args: argparse.Namespace) -> None:
-    """Measure all ways, those that need nothing installed beside crrd, and write what was found after each step."""
+def _measure(args: argparse.Namespace) -> bool:
+    """Measure all ways, and write what was found after each step. Return whether something has failed."""
     if args.cluster is None:
         raise ConfigurationError("name the folder of a cluster; see --help")
     nodes = Machines.find(args.cluster)
@@ -134,32 +156,35 @@ def _measure(args: argparse.Namespace) -> None:
         rows.append(row)
         file.write_text(json.dumps(result, indent=1), encoding="utf-8")
 
-    others = [each for each in ways if each.of == "OpenKruise"]
-    with installed(nodes):
-        asyncio.run(_phase(nodes, [each for each in ways if each not in others], args, save))
-    if args.kruise and others:
-        with kruise.installed(nodes, args.kruise):
-            asyncio.run(_phase(nodes, others, args, save))
-    _show(file, args.out)
+    installs: dict[str, Callable[[], AbstractContextManager[object]]] = {
+        "": contextlib.nullcontext,
+        "crrd": lambda: installed(nodes),
+        "OpenKruise": lambda: kruise.installed(nodes, args.kruise),
+    }
+    for what, install in installs.items():
+        if (some := [each for each in ways if each.of == what]) and (what != "OpenKruise" or args.kruise):
+            with install():
+                asyncio.run(_phase(nodes, some, args, save))
+    return _show(file, args.out)
 
 
-def _show(file: Path, out: Path) -> None:
-    found = json.loads(file.read_text(encoding="utf-8"))
-    order = [each.name for each in WAYS]
-    found["rows"].sort(key=lambda row: order.index(row["way"]))
+def _show(file: Path, out: Path) -> bool:
+    """Print the tables and draw the picture. Return whether a measurement has failed."""
+    found = page.read(file)
     print(page.page(found))
     if bursts := [each for each in found["rows"] if each["row"] == "at once"]:
         page.draw(bursts, out / "compare.svg")
+    failed = [each for each in found["rows"] if each["row"] == "failed"]
+    for each in failed:
+        print(f"error: {each['way']}, {each['of']}: {each['error']}", file=sys.stderr)
+    return bool(failed)
 
 
 def main(arguments: Sequence[str]) -> int:
     """Measure, or show what was measured. Return the exit code."""
     args = _parser().parse_args(arguments)
     try:
-        if args.page:
-            _show(args.page, args.out)
-        else:
-            _measure(args)
+        failed = _show(args.page, args.out) if args.page else _measure(args)
     except ConfigurationError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -168,7 +193,7 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
-    return 0
+    return int(failed)
 
 
 if __name__ == "__main__":

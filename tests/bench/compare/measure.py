@@ -1,9 +1,11 @@
 """What a way costs: when the pods are ready again, for how long they were not, calls, CPU, and what a pod keeps."""
 
 import asyncio
+import os
+import random
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -11,7 +13,6 @@ from kubernetes import config
 from prometheus_client.parser import text_string_to_metric_families
 
 from crrd.kube.resources import PODS
-from crrd.lib.errors import GoneError
 from crrd_localnode.workload import RESOURCES
 from tests.bench.compare.ways import APP, GRACE, Scene, Way
 from tests.support.cluster import Cluster, Json, container_id, pod_ready
@@ -23,8 +24,9 @@ WAITS = 900.0
 SHARED = "/shared"
 SCRIPT = "trap 'exit 0' TERM; sleep 1000000 & wait"
 HOOK = {"preStop": {"exec": {"command": ["/bin/sh", "-c", f"echo $HOSTNAME >> {SHARED}/hooked"]}}}
-ALL = "all"
-KEPT = ("UID", "IP", "node", "emptyDir", "preStop hook run", "PodDisruptionBudget respected")
+ALL, COMMANDS = "all", "commands"
+IDLE_SECONDS = 20.0
+KEPT = ("UID", "IP", "emptyDir", "preStop hook run", "PodDisruptionBudget respected")
 
 
 @dataclass(slots=True)
@@ -37,6 +39,7 @@ class Seen:
     renewed: dict[str, float] = field(default_factory=dict)  # UID -> seconds until it was ready with a new container
     missing: float = 0.0  # Seconds without a ready pod, all replicas taken together
     most_missing: int = 0
+    task: asyncio.Task[None] | None = None
     _ready: set[str] = field(default_factory=set)
     _at: float = 0.0
 
@@ -81,14 +84,22 @@ def _spec(cluster: Cluster, *, one_node: bool, hook: bool) -> Json:
 
 @asynccontextmanager
 async def deployed(
-    cluster: Cluster, name: str, replicas: int, *, most: int | str = "100%", one_node: bool = True, hook: bool = False
+    cluster: Cluster,
+    name: str,
+    replicas: int,
+    *,
+    most: str = "100%",
+    surge: str = "0%",
+    one_node: bool = True,
+    hook: bool = False,
 ) -> AsyncIterator[Scene]:
-    """Run a Deployment whose pods are ready, on one node or all. A rollout takes away `most` pods at once."""
+    """Run a Deployment whose pods are ready, on one node or all.
+
+    `most` and `surge` are what a rollout may take away and add at once, in percent.
+    """
     template = {"metadata": {"labels": {"app": name}}, "spec": _spec(cluster, one_node=one_node, hook=hook)}
     spec = {"replicas": replicas, "selector": {"matchLabels": {"app": name}}, "template": template}
-    spec["strategy"] = {"rollingUpdate": {"maxUnavailable": most, "maxSurge": 0}}
-    if most == "default":
-        del spec["strategy"]
+    spec["strategy"] = {"rollingUpdate": {"maxUnavailable": most, "maxSurge": surge}}
     client, space = cluster.client, cluster.namespace
     await client.create(RESOURCES["Deployment"], space, {"metadata": {"name": name}, "spec": spec})
     try:
@@ -98,10 +109,7 @@ async def deployed(
         await asyncio.sleep(5)  # kubelet and API server come to rest
         yield Scene(cluster, name, tuple(pods))
     finally:
-        await client.delete(RESOURCES["Deployment"], space, name)
-        for pod in await pods_of(cluster, name):
-            with suppress(GoneError):
-                await client.delete(PODS, space, pod["metadata"]["name"], grace_seconds=0)
+        await client.delete(RESOURCES["Deployment"], space, name)  # its pods stay until kubelet has stopped them
         async with asyncio.timeout(WAITS):
             while await pods_of(cluster, name):
                 await asyncio.sleep(1)
@@ -117,18 +125,20 @@ async def watched(scene: Scene) -> AsyncIterator[Seen]:
     seen.start(listing.items)
 
     async def follow() -> None:
-        async with client.watch(PODS, listing.resource_version, **where) as events:
-            async for event in events:
-                if event.kind in ("ADDED", "MODIFIED", "DELETED"):
-                    seen.add(dict(event.object), gone=event.kind == "DELETED")
-        raise AssertionError("the watch has ended")
+        version = listing.resource_version
+        while True:  # the API server ends each watch after some minutes
+            async with client.watch(PODS, version, **where) as events:
+                async for event in events:
+                    version = event.object["metadata"]["resourceVersion"]
+                    if event.kind in ("ADDED", "MODIFIED", "DELETED"):
+                        seen.add(dict(event.object), gone=event.kind == "DELETED")
 
-    task = asyncio.create_task(follow())
+    seen.task = asyncio.create_task(follow())
     try:
         yield seen
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        seen.task.cancel()
+        await asyncio.gather(seen.task, return_exceptions=True)
 
 
 def writes(kubeconfig: Path) -> float:
@@ -148,7 +158,21 @@ def writes(kubeconfig: Path) -> float:
 def cpu(nodes: Machines) -> dict[str, float]:
     """By part of the cluster: seconds of CPU that its processes have used. Those that have ended are in ALL."""
     found = {part: sum(seconds for seconds, _ in found) for part, found in used(nodes).items()}
-    return found | {ALL: seconds_of_machine()}
+    return found | {ALL: seconds_of_machine(), COMMANDS: sum(os.times()[2:4])}
+
+
+async def idle(nodes: Machines) -> dict[str, float]:
+    """By part of the cluster: seconds of CPU that it uses in a second in which nobody asks for anything."""
+    await asyncio.sleep(IDLE_SECONDS)
+    before = cpu(nodes)
+    await asyncio.sleep(IDLE_SECONDS)
+    return {part: (value - before.get(part, 0.0)) / IDLE_SECONDS for part, value in cpu(nodes).items()}
+
+
+async def begun(way: Callable[[Scene], Awaitable[None]], scene: Scene) -> None:
+    """Begin, and give up if it takes too long."""
+    async with asyncio.timeout(WAITS):
+        await way(scene)
 
 
 def memory(nodes: Machines) -> dict[str, float]:
@@ -160,20 +184,38 @@ async def until_over(seen: Seen) -> None:
     """Wait until all replicas are ready again."""
     async with asyncio.timeout(WAITS):
         while not seen.over:
+            if seen.task is not None and seen.task.done():
+                seen.task.result()  # the watch was lost
             await asyncio.sleep(0.02)
 
 
-async def measured(scene: Scene, way: Way, nodes: Machines, *, run: bool = False) -> Json:
-    """Restart all pods of a Deployment, at once or in a run with a budget, and return what it took and cost."""
+async def down(scene: Scene) -> list[float]:
+    """For how long the container of each pod did not run, in seconds by the runtime's clock. Without new pods."""
+    found = []
+    for pod in await pods_of(scene.cluster, scene.name):
+        old = next((each for each in scene.pods if each["metadata"]["uid"] == pod["metadata"]["uid"]), None)
+        if old is not None:
+            ended = (await scene.cluster.status(container_id(old, APP))).finished_at
+            started = (await scene.cluster.status(container_id(pod, APP))).started_at
+            found.append(round((started - ended) / 1e9, 3))
+    return sorted(found)
+
+
+async def measured(scene: Scene, way: Way, nodes: Machines, rest: Mapping[str, float], *, run: bool = False) -> Json:
+    """Restart all pods of a Deployment, at once or in a run with a budget, and return what it took and cost.
+
+    What the cluster uses anyway, `rest` in a second, is not counted.
+    """
     begin = way.run if run and way.run is not None else way.begin
     count, kubeconfig = len(scene.pods), scene.cluster.kubeconfig
-    asked, before = await asyncio.to_thread(writes, kubeconfig), cpu(nodes)
+    asked, before, since = await asyncio.to_thread(writes, kubeconfig), cpu(nodes), time.monotonic()
     async with watched(scene) as seen:
-        await begin(scene)
+        await begun(begin, scene)
         answered = time.monotonic() - seen.began
         await until_over(seen)
     await asyncio.sleep(3)  # what follows is part of the cost
-    after = cpu(nodes)
+    after, passed = cpu(nodes), time.monotonic() - since
+    used_ = {part: value - before.get(part, 0.0) - passed * rest.get(part, 0.0) for part, value in after.items()}
     return {
         "way": way.name,
         "pods": count,
@@ -182,7 +224,8 @@ async def measured(scene: Scene, way: Way, nodes: Machines, *, run: bool = False
         "missing": round(seen.missing / count, 3),
         "most": seen.most_missing,
         "writes": round((await asyncio.to_thread(writes, kubeconfig) - asked) / count, 2),
-        "cpu": {part: round(1000 * (value - before.get(part, 0.0)) / count, 1) for part, value in after.items()},
+        "down": [] if run else await down(scene),
+        "cpu": {part: round(1000 * value / count, 1) for part, value in used_.items()},
         "memory": {part: round(value, 1) for part, value in memory(nodes).items()},
     }
 
@@ -190,18 +233,20 @@ async def measured(scene: Scene, way: Way, nodes: Machines, *, run: bool = False
 async def singles(cluster: Cluster, way: Way, count: int) -> Json:
     """Restart one pod after the other, each of them once: a container that is restarted often has to wait."""
     found = list[tuple[float, float]]()
+    stopped = list[float]()
     if way.single:
         async with deployed(cluster, "one", count) as scene:
             for pod in scene.pods:
                 there = [each for each in await pods_of(cluster, scene.name) if _serves(each)]
                 found.append(await _single(way, scene, pod, there))
-                await asyncio.sleep(1)
+                await asyncio.sleep(1 + random.random())  # kubelet looks once a second; do not fall into step with it
+            stopped += await down(scene)
     else:
         for number in range(count):
-            async with deployed(cluster, f"one-{number}", 1, most="default") as scene:
+            async with deployed(cluster, f"one-{number}", 1, most="0%", surge="100%") as scene:
                 found.append(await _single(way, scene, scene.pods[0], scene.pods))
     took, missing = (sorted(round(each[index], 3) for each in found) for index in (0, 1))
-    return {"way": way.name, "pods": 1, "seconds": took, "missing": missing}
+    return {"way": way.name, "pods": 1, "seconds": took, "missing": missing, "down": sorted(stopped)}
 
 
 async def _single(way: Way, scene: Scene, pod: Json, there: Sequence[Json]) -> tuple[float, float]:
@@ -210,7 +255,7 @@ async def _single(way: Way, scene: Scene, pod: Json, there: Sequence[Json]) -> t
         seen.renewed = {
             each["metadata"]["uid"]: 0.0 for each in there if each["metadata"]["uid"] != pod["metadata"]["uid"]
         }
-        await way.begin(replace(scene, pods=(pod,)))
+        await begun(way.begin, replace(scene, pods=(pod,)))
         await until_over(seen)
     return max(seen.renewed.values()), seen.missing
 
@@ -220,30 +265,30 @@ async def keeps(cluster: Cluster, way: Way) -> Json:
     found = dict.fromkeys(KEPT, False)
     hooked = cluster.folder / "hooked"
     hooked.unlink(missing_ok=True)
-    async with deployed(cluster, "kept", 1, most="default", hook=True) as scene:
+    async with deployed(cluster, "kept", 1, hook=True) as scene:
         (pod,) = scene.pods
         await cluster.execute(container_id(pod, APP), "touch", "/data/mark")
         async with watched(scene) as seen:
-            await way.begin(scene)
+            await begun(way.begin, scene)
             await until_over(seen)
         after = next(each for each in await pods_of(cluster, scene.name) if each["metadata"]["uid"] in seen.renewed)
-        for name, path in (("UID", ("metadata", "uid")), ("IP", ("status", "podIP")), ("node", ("spec", "nodeName"))):
+        for name, path in (("UID", ("metadata", "uid")), ("IP", ("status", "podIP"))):
             found[name] = pod[path[0]][path[1]] == after[path[0]][path[1]]
         found["emptyDir"] = (await cluster.execute(container_id(after, APP), "ls", "/data/mark")).exit_code == 0
         await asyncio.sleep(2)  # the hook of a pod that is deleted may be running
         found["preStop hook run"] = hooked.exists()
-    async with deployed(cluster, "guarded", 1, most="default") as scene:
+    async with deployed(cluster, "guarded", 1) as scene:
         labels = {"matchLabels": {"app": scene.name}}
         budget = {"metadata": {"name": scene.name}, "spec": {"minAvailable": 1, "selector": labels}}
         await cluster.client.create(BUDGETS, cluster.namespace, budget)
         await asyncio.sleep(2)  # its controller has seen it
         async with watched(scene) as seen:
-            await (way.guarded or way.begin)(scene)
+            await begun(way.guarded or way.begin, scene)
             await asyncio.sleep(8)
         in_place = any(pod["metadata"]["uid"] in seen.renewed for pod in scene.pods)  # also if no gap was shown
         found["PodDisruptionBudget respected"] = seen.most_missing == 0 and not in_place
         await cluster.client.delete(BUDGETS, cluster.namespace, scene.name)
-    return {"way": way.name, "keeps": found}
+    return {"way": way.name, "keeps": found, "asked by": "kubectl recreate" if way.guarded else ""}
 
 
 def machine() -> Mapping[str, str]:

@@ -1,5 +1,6 @@
 """The tables and the plot of docs/benchmarks.md, from what was measured."""
 
+import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -7,12 +8,22 @@ from typing import Any
 
 import matplotlib as mpl
 
-from tests.bench.compare.measure import ALL, KEPT
+from tests.bench.compare.measure import ALL, COMMANDS, KEPT
+from tests.bench.compare.ways import WAYS
 
 Rows = Sequence[Mapping[str, Any]]
-CALLS_A_SECOND, CALLS_A_RESTART = 50, 4
-"""kubelet's limit (`kubeAPIQPS`), and what it asks of the API server for one restart."""
-_OF_TOOL = ("node daemon", "managers", "kruise-daemon", "kruise-manager")
+CALLS_A_SECOND, CALLS_AT_ONCE, CALLS_A_RESTART = 50, 100, 4
+"""kubelet's limits (`kubeAPIQPS`, `kubeAPIBurst`), and what it asks of the API server for one restart."""
+_DAEMONS, _MANAGERS = ("node daemon", "kruise-daemon"), ("managers", "kruise-manager")
+_TOOLS = {each.name for each in WAYS if each.of}
+
+
+def read(file: Path) -> dict[str, Any]:
+    """What was measured, in the order of the ways."""
+    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    order = [each.name for each in WAYS]
+    found["rows"].sort(key=lambda row: order.index(row["way"]))
+    return found
 
 
 def _cell(values: Sequence[float], form: str = ".2f") -> str:
@@ -36,49 +47,49 @@ def _of(rows: Rows, way: str) -> list[Mapping[str, Any]]:
 
 def one(rows: Rows) -> str:
     """One pod after the other."""
-    head = ("", "ready again: p50, s", "slowest, s", "missing a replica: p50, s", "restarts")
+    head = ("", "ready again: p50, s", "slowest, s", "not Ready: p50, s", "container down: p50, s", "restarts")
     lines = []
     for way in dict.fromkeys(each["way"] for each in rows):
-        took = [value for each in _of(rows, way) for value in each["seconds"]]
-        missing = [value for each in _of(rows, way) for value in each["missing"]]
-        middle = statistics.median(missing)
-        lines.append((way, f"{statistics.median(took):.2f}", f"{max(took):.2f}", f"{middle:.2f}", str(len(took))))
+        took, missing, down = ([value for each in _of(rows, way) for value in each[key]]
+                               for key in ("seconds", "missing", "down"))  # fmt: skip
+        middles = (f"{statistics.median(each):.2f}" if each else "" for each in (missing, down))
+        lines.append((way, f"{statistics.median(took):.2f}", f"{max(took):.2f}", *middles, str(len(took))))
     return table(head, lines)
 
 
 def many(rows: Rows) -> str:
     """All pods of a Deployment at once, or in a run."""
-    head = ("", "p50, s", "all, s", "missing a replica, s", "most missing", "writes a restart",
-            "CPU a restart, ms: all", "of it the API server", "the tool", "its daemon's memory, MiB")  # fmt: skip
+    head = ("", "p50, s", "all, s", "not Ready, s", "most not Ready", "container down: p50, s", "writes a restart",
+            "CPU a restart, ms: all", "API server", "the tool", "its daemon, MiB", "its manager, MiB")  # fmt: skip
     lines = []
     for way in dict.fromkeys(each["way"] for each in rows):
         found = _of(rows, way)
-        parts = [[sum(each["cpu"].get(part, 0.0) for part in some) for each in found]
-                 for some in ((ALL,), ("kube-apiserver",), _OF_TOOL)]  # fmt: skip
-        daemons = [
-            each["memory"][part]
-            for each in found
-            for part in ("node daemon", "kruise-daemon")
-            if part in each["memory"]
-        ]
+        tool = (*_DAEMONS, *_MANAGERS, COMMANDS) if way in _TOOLS else ()
+        cpu = ([sum(each["cpu"].get(part, 0.0) for part in some) for each in found if some]
+               for some in ((ALL,), ("kube-apiserver",), tool))  # fmt: skip
+        memory = ([each["memory"][part] for each in found for part in some if part in each["memory"] and tool]
+                  for some in (_DAEMONS, _MANAGERS))  # fmt: skip
         lines.append((
             way,
             _cell([statistics.median(each["seconds"]) for each in found]),
             _cell([max(each["seconds"]) for each in found]),
             _cell([each["missing"] for each in found]),
             _cell([each["most"] for each in found], ".0f"),
+            _cell([statistics.median(each["down"]) for each in found if each["down"]]),
             _cell([each["writes"] for each in found], ".1f"),
-            *(_cell(each, ".0f") for each in parts),
-            _cell(daemons, ".0f"),
+            *(_cell(each, ".0f") for each in (*cpu, *memory)),
         ))  # fmt: skip
     return table(head, lines)
 
 
 def kept(rows: Rows) -> str:
     """What a pod keeps."""
-    return table(
-        ("", *KEPT), ((each["way"], *("yes" if each["keeps"][name] else "no" for name in KEPT)) for each in rows)
-    )
+
+    def cell(each: Mapping[str, Any], name: str) -> str:
+        asked = f", with {each['asked by']}" if name == KEPT[-1] and each["asked by"] else ""
+        return f"yes{asked}" if each["keeps"][name] else "no"
+
+    return table(("", *KEPT), ((each["way"], *(cell(each, name) for name in KEPT)) for each in rows))
 
 
 def draw(rows: Rows, target: Path) -> None:
@@ -95,8 +106,9 @@ def draw(rows: Rows, target: Path) -> None:
             if times:
                 middle = sorted(times, key=max)[len(times) // 2]  # the median round
                 axis.step([0, *middle], range(len(middle) + 1), where="post", label=way, linewidth=1.4)
-        limit = count * CALLS_A_RESTART / CALLS_A_SECOND
-        axis.plot([0, limit], [0, count], color="0.6", linestyle=":", label="limit of kubelet's calls")
+        first = min(count, CALLS_AT_ONCE / CALLS_A_RESTART)
+        limit = (count - first) * CALLS_A_RESTART / CALLS_A_SECOND
+        axis.plot([0, limit], [first, count], color="0.6", linestyle=":", label="limit of kubelet's calls")
         axis.set(title=f"{count} at once", xlabel="seconds", ylabel="pods ready again", xlim=0, ylim=0)
         axis.spines[["top", "right"]].set_visible(False)
     axes[0][-1].legend(frameon=False, fontsize=8, loc="lower right")

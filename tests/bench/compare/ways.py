@@ -41,6 +41,9 @@ class Way:
     guarded: Callable[[Scene], Awaitable[None]] | None = None
     """How it is asked so that it looks at PodDisruptionBudgets, for some seconds; None if there is no such thing."""
     single: bool = True  # Whether it can restart one of several pods
+    only_run: bool = False
+    most: str = "10%"  # Of a rollout in a run: how many pods it may take away
+    surge: str = "0%"  # ... and add
 
 
 async def _each(scene: Scene, call: Callable[[Json], Awaitable[object]]) -> None:
@@ -80,7 +83,7 @@ async def kill(scene: Scene) -> None:
 
 
 async def stop(scene: Scene) -> None:
-    """`crictl stop` on the node, all at once."""
+    """StopContainer on the node, as `crictl stop` sends it. All at once, as each is answered only when it has ended."""
     stops = (scene.cluster.stop(container_id(pod, APP), GRACE) for pod in scene.pods)
     await asyncio.gather(*stops)
 
@@ -124,26 +127,29 @@ async def recreate(scene: Scene, *flags: str) -> tuple[int, str]:
     pipe = asyncio.subprocess.PIPE
     program = str(Path(__file__).parents[3] / ".venv" / "bin" / "crrd")
     process = await asyncio.create_subprocess_exec(program, *words, stdout=pipe, stderr=pipe)
-    _, said = await process.communicate()
+    said = b"".join(await process.communicate())
     assert process.returncode is not None
     return process.returncode, said.decode()
 
 
 def asked(*flags: str) -> Callable[[Scene], Awaitable[None]]:
-    """Return the same, for some seconds, whether it has restarted anything or not."""
+    """Return the same for some seconds, in which a PodDisruptionBudget allows nothing."""
 
     async def run(scene: Scene) -> None:
-        await recreate(scene, "--timeout", "5s", *flags)
+        _, said = await recreate(scene, "--timeout", "5s", *flags)
+        assert "PodDisruptionBudget" in said, said
 
     return run
 
 
 _TEN, _PATCH = ("--max-unavailable", "10%"), ("--via", "patch")
+BY_HAND = Way("stopped by hand", stop)
 WAYS = (
     Way("pod deleted", delete),
     Way("rollout restart", roll_out, run=roll_out, single=False),
-    Way("exec kill 1", kill),
-    Way("stopped by hand", stop),
+    Way("rollout restart, surge 10 %", roll_out, run=roll_out, only_run=True, most="0%", surge="10%"),
+    Way("kubectl exec kill 1", kill),
+    BY_HAND,
     Way("OpenKruise", request, of="OpenKruise"),
     Way("crrd", request, of="crrd", run=command(*_TEN), guarded=asked()),
     Way("crrd, by patch", patch, of="crrd", run=command(*_PATCH, *_TEN), guarded=asked(*_PATCH)),

@@ -43,7 +43,7 @@ def used(cluster: RealCluster) -> dict[str, list[tuple[float, float]]]:
     found = defaultdict(list)
     for part in (*NAMES, *OTHERS):
         for folder in processes(part):
-            with suppress(OSError):  # it has just ended
+            with suppress(OSError, KeyError):  # it has just ended
                 if _is_on(folder, holders):
                     lines = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
                     seconds = sum(map(int, _fields(folder)[11:15])) / _TICKS
@@ -52,10 +52,10 @@ def used(cluster: RealCluster) -> dict[str, list[tuple[float, float]]]:
 
 
 def seconds_of_machine() -> float:
-    """Seconds of CPU that this machine has used, the kernel included, without this process and its children."""
+    """Seconds of CPU that this machine has used, the kernel included, without this process."""
     words = Path("/proc/stat").read_text().split(maxsplit=8)
     user, nice, system, _idle, _waits, interrupts, soft = map(int, words[1:8])
-    return (user + nice + system + interrupts + soft) / _TICKS - sum(os.times()[:4])
+    return (user + nice + system + interrupts + soft) / _TICKS - sum(os.times()[:2])
 
 
 def _is_on(folder: Path, holders: Collection[int]) -> bool:
