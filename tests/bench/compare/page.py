@@ -2,7 +2,7 @@
 
 import json
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ from tests.bench.compare.measure import ALL, COMMANDS, KEPT
 from tests.bench.compare.ways import WAYS
 
 Rows = Sequence[Mapping[str, Any]]
+Column = tuple[str, Callable[[Mapping[str, Any]], float | None], str]
+"""Its head, the value of a row, and how it is written."""
 CALLS_A_SECOND, CALLS_AT_ONCE, CALLS_A_RESTART = 50, 100, 4
 """kubelet's limits (`kubeAPIQPS`, `kubeAPIBurst`), and what it asks of the API server for one restart."""
 _DAEMONS, _MANAGERS = ("node daemon", "kruise-daemon"), ("managers", "kruise-manager")
@@ -57,29 +59,50 @@ def one(rows: Rows) -> str:
     return table(head, lines)
 
 
-def many(rows: Rows) -> str:
-    """All pods of a Deployment at once, or in a run."""
-    head = ("", "p50, s", "all, s", "not Ready, s", "most not Ready", "container down: p50, s", "writes a restart",
-            "CPU a restart, ms: all", "API server", "the tool", "its daemon, MiB", "its manager, MiB")  # fmt: skip
+def _part(*names: str) -> Callable[[Mapping[str, Any]], float]:
+    """How much CPU these parts have used for a restart, in ms."""
+    return lambda row: sum(row["cpu"].get(each, 0.0) for each in names)
+
+
+def _memory(*names: str) -> Callable[[Mapping[str, Any]], float | None]:
+    """Memory of one of these parts, in MiB."""
+    return lambda row: next((row["memory"][each] for each in names if each in row["memory"]), None)
+
+
+_TIMES: Sequence[Column] = (
+    ("ready again: p50, s", lambda row: statistics.median(row["seconds"]), ".2f"),
+    ("all, s", lambda row: max(row["seconds"]), ".2f"),
+    ("not Ready, s", lambda row: row["missing"], ".2f"),
+    ("most not Ready", lambda row: row["most"], ".0f"),
+    ("container down: p50, s", lambda row: statistics.median(row["down"]) if row["down"] else None, ".2f"),
+)
+_COSTS: Sequence[Column] = (
+    ("writes to the API server", lambda row: row["writes"], ".1f"),
+    ("CPU, ms: all", _part(ALL), ".0f"),
+    ("API server", _part("kube-apiserver"), ".0f"),
+)
+_COSTS_OF_TOOLS: Sequence[Column] = (
+    ("the tool", _part(*_DAEMONS, *_MANAGERS, COMMANDS), ".0f"),
+    ("its daemon, MiB", _memory(*_DAEMONS), ".0f"),
+    ("its manager, MiB", _memory(*_MANAGERS), ".0f"),
+)
+
+
+def _lines(rows: Rows, columns: Sequence[Column], of_tools: Sequence[Column] = ()) -> str:
+    """A table with a line for each way. Some columns say something only of ways that something is installed for."""
     lines = []
     for way in dict.fromkeys(each["way"] for each in rows):
-        found = _of(rows, way)
-        tool = (*_DAEMONS, *_MANAGERS, COMMANDS) if way in _TOOLS else ()
-        cpu = ([sum(each["cpu"].get(part, 0.0) for part in some) for each in found if some]
-               for some in ((ALL,), ("kube-apiserver",), tool))  # fmt: skip
-        memory = ([each["memory"][part] for each in found for part in some if part in each["memory"] and tool]
-                  for some in (_DAEMONS, _MANAGERS))  # fmt: skip
-        lines.append((
-            way,
-            _cell([statistics.median(each["seconds"]) for each in found]),
-            _cell([max(each["seconds"]) for each in found]),
-            _cell([each["missing"] for each in found]),
-            _cell([each["most"] for each in found], ".0f"),
-            _cell([statistics.median(each["down"]) for each in found if each["down"]]),
-            _cell([each["writes"] for each in found], ".1f"),
-            *(_cell(each, ".0f") for each in (*cpu, *memory)),
-        ))  # fmt: skip
-    return table(head, lines)
+        cells = []
+        for _, value, form in (*columns, *(of_tools if way in _TOOLS else ())):
+            found = [value(each) for each in _of(rows, way)]
+            cells.append(_cell([each for each in found if each is not None], form))
+        lines.append((way, *cells, *[""] * (len(columns) + len(of_tools) - len(cells))))
+    return table(("", *(head for head, *_ in (*columns, *of_tools))), lines)
+
+
+def many(rows: Rows) -> str:
+    """All pods of a Deployment at once, or in a run: times, and what each restart costs."""
+    return f"{_lines(rows, _TIMES)}\n\nWhat a restart costs, and the memory of the tool:\n\n{_lines(rows, _COSTS, _COSTS_OF_TOOLS)}"
 
 
 def kept(rows: Rows) -> str:
