@@ -5,7 +5,8 @@
   data, until a person says so, and no run of another policy begins with it. With `onFailure: Restore`, that holds also
   if the same data is written again.
 - Data is written back only over data with which a run has failed, it is what the object had when all containers worked
-  with it, and the write is bound to a version of the object.
+  with it, and the write is bound to a version of the object. A run that brings the kept data once more, and fails, does
+  not change what is kept: there is nothing better to go back to.
 
 A pod that comes or crashes by itself reads new data whatever a run does, so it does not count here.
 """
@@ -17,6 +18,7 @@ from math import ceil, inf
 from typing import TYPE_CHECKING, Any
 
 from crrd.core.api.types import LABEL_POD_UID
+from crrd.core.config.objects import whole_data, whole_hash
 from crrd.core.rollout.run import LABEL_RUN
 from tests.simulation.configmaps import Version
 from tests.simulation.store import Object
@@ -122,8 +124,10 @@ class ChangeJudge:
         if record.get("failed") and run.refused_at == inf:
             self._world.say("judge", f"{run.name} has failed with edit {run.edit}: {record.get('message')}")
             run.refused_at, run.overruled = self._now, False
-            brought = {each.whole for each in self._changes.config.versions if each.edit == run.edit}
-            self._refused.setdefault(name, set()).update(brought)
+            versions = [each for each in self._changes.config.versions if each.edit == run.edit]
+            self._refused.setdefault(name, set()).update(each.whole for each in versions)
+            kept = {each.get("kept") for each in status.get("revisions") or ()}  # it may be written back as before
+            brought = {each.whole for each in versions if whole_hash(whole_data({"data": each.data})) not in kept}
             self._passed.get(name, set()).difference_update(brought)
 
     def allowed(self, what: str) -> None:

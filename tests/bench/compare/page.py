@@ -102,7 +102,8 @@ def _lines(rows: Rows, columns: Sequence[Column], of_tools: Sequence[Column] = (
 
 def many(rows: Rows) -> str:
     """All pods of a Deployment at once, or in a run: times, and what each restart costs."""
-    return f"{_lines(rows, _TIMES)}\n\nWhat a restart costs, and the memory of the tool:\n\n{_lines(rows, _COSTS, _COSTS_OF_TOOLS)}"
+    costs = "What a restart costs, and the memory of the tool:"
+    return f"{_lines(rows, _TIMES)}\n\n{costs}\n\n{_lines(rows, _COSTS, _COSTS_OF_TOOLS)}"
 
 
 def kept(rows: Rows) -> str:
