@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import grpc
 from kubernetes import config
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -190,12 +191,20 @@ async def until_over(seen: Seen) -> None:
 
 
 async def down(scene: Scene) -> list[float]:
-    """For how long the container of each pod did not run, in seconds by the runtime's clock. Without new pods."""
+    """For how long the container of each pod did not run, in seconds by the runtime's clock.
+
+    Without new pods, and without old containers that kubelet has removed already.
+    """
     found = []
     for pod in await pods_of(scene.cluster, scene.name):
         old = next((each for each in scene.pods if each["metadata"]["uid"] == pod["metadata"]["uid"]), None)
         if old is not None:
-            ended = (await scene.cluster.status(container_id(old, APP))).finished_at
+            try:
+                ended = (await scene.cluster.status(container_id(old, APP))).finished_at
+            except grpc.aio.AioRpcError as error:
+                if error.code() is not grpc.StatusCode.NOT_FOUND:
+                    raise
+                continue
             started = (await scene.cluster.status(container_id(pod, APP))).started_at
             found.append(round((started - ended) / 1e9, 3))
     return sorted(found)
