@@ -16,7 +16,7 @@ from typing import Any
 from crrd.kube.resources import NODES
 from crrd.lib.errors import ConfigurationError
 from tests.bench.compare import kruise, page
-from tests.bench.compare.measure import deployed, idle, keeps, machine, measured, singles
+from tests.bench.compare.measure import deployed, keeps, machine, measured, singles
 from tests.bench.compare.ways import BY_HAND, WAYS, Way
 from tests.support.cluster import VARIABLES, Cluster, Json, on_foreign_cluster
 from tests.support.real_nodes import installed
@@ -100,16 +100,14 @@ async def _phase(nodes: Machines, ways: Sequence[Way], args: argparse.Namespace,
         save(found)
 
     async with _connected(nodes) as cluster:
-        rest = await idle(nodes)
-        save({"row": "idle", "way": ways[0].name, "cpu": {part: round(1000 * each, 2) for part, each in rest.items()}})
 
         async def burst(way: Way, count: int) -> Json:
             async with deployed(cluster, f"web-{count}", count) as scene:
-                return await measured(scene, way, nodes, rest)
+                return await measured(scene, way, nodes)
 
         async def run(way: Way) -> Json:
             async with deployed(cluster, "run", args.run, most=way.most, surge=way.surge, one_node=False) as scene:
-                return await measured(scene, way, nodes, rest, run=True)
+                return await measured(scene, way, nodes, run=True)
 
         for way in one_by_one:
             await save_or_say("keeps", way, keeps(cluster, way))

@@ -26,7 +26,6 @@ SHARED = "/shared"
 SCRIPT = "trap 'exit 0' TERM; sleep 1000000 & wait"
 HOOK = {"preStop": {"exec": {"command": ["/bin/sh", "-c", f"echo $HOSTNAME >> {SHARED}/hooked"]}}}
 ALL, COMMANDS = "all", "commands"
-IDLE_SECONDS = 20.0
 KEPT = ("UID", "IP", "emptyDir", "preStop hook run", "PodDisruptionBudget respected")
 
 
@@ -162,14 +161,6 @@ def cpu(nodes: Machines) -> dict[str, float]:
     return found | {ALL: seconds_of_machine(), COMMANDS: sum(os.times()[2:4])}
 
 
-async def idle(nodes: Machines) -> dict[str, float]:
-    """By part of the cluster: seconds of CPU that it uses in a second in which nobody asks for anything."""
-    await asyncio.sleep(IDLE_SECONDS)
-    before = cpu(nodes)
-    await asyncio.sleep(IDLE_SECONDS)
-    return {part: (value - before.get(part, 0.0)) / IDLE_SECONDS for part, value in cpu(nodes).items()}
-
-
 async def begun(way: Callable[[Scene], Awaitable[None]], scene: Scene) -> None:
     """Begin, and give up if it takes too long."""
     async with asyncio.timeout(WAITS):
@@ -210,11 +201,8 @@ async def down(scene: Scene) -> list[float]:
     return sorted(found)
 
 
-async def measured(scene: Scene, way: Way, nodes: Machines, rest: Mapping[str, float], *, run: bool = False) -> Json:
-    """Restart all pods of a Deployment, at once or in a run with a budget, and return what it took and cost.
-
-    What the cluster uses anyway, `rest` in a second, is not counted.
-    """
+async def measured(scene: Scene, way: Way, nodes: Machines, *, run: bool = False) -> Json:
+    """Restart all pods of a Deployment, at once or in a run with a budget, and return what it took and cost."""
     begin = way.run if run and way.run is not None else way.begin
     count, kubeconfig = len(scene.pods), scene.cluster.kubeconfig
     asked, before, since = await asyncio.to_thread(writes, kubeconfig), cpu(nodes), time.monotonic()
@@ -224,12 +212,13 @@ async def measured(scene: Scene, way: Way, nodes: Machines, rest: Mapping[str, f
         await until_over(seen)
     await asyncio.sleep(3)  # what follows is part of the cost
     after, passed = cpu(nodes), time.monotonic() - since
-    used_ = {part: value - before.get(part, 0.0) - passed * rest.get(part, 0.0) for part, value in after.items()}
+    used_ = {part: value - before.get(part, 0.0) for part, value in after.items()}
     return {
         "way": way.name,
         "pods": count,
         "seconds": [round(each, 3) for each in sorted(seen.renewed.values())],
         "answered": round(answered, 3),
+        "took": round(passed, 3),  # With what follows
         "missing": round(seen.missing / count, 3),
         "most": seen.most_missing,
         "writes": round((await asyncio.to_thread(writes, kubeconfig) - asked) / count, 2),

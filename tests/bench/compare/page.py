@@ -123,7 +123,7 @@ def draw(rows: Rows, target: Path) -> None:
 
     mpl.rcParams.update({"svg.hashsalt": "crrd", "font.family": "sans-serif", "font.size": 9})
     counts = sorted({each["pods"] for each in rows})
-    figure, axes = plt.subplots(1, len(counts), figsize=(9, 3.6), squeeze=False)
+    figure, axes = plt.subplots(1, len(counts), figsize=(9, 4), squeeze=False)
     for axis, count in zip(axes[0], counts, strict=True):
         for way in dict.fromkeys(each["way"] for each in rows):
             times = [each["seconds"] for each in _of(rows, way) if each["pods"] == count]
@@ -135,8 +135,8 @@ def draw(rows: Rows, target: Path) -> None:
         axis.plot([0, limit], [first, count], color="0.6", linestyle=":", label="limit of kubelet's calls")
         axis.set(title=f"{count} at once", xlabel="seconds", ylabel="pods ready again", xlim=0, ylim=0)
         axis.spines[["top", "right"]].set_visible(False)
-    axes[0][-1].legend(frameon=False, fontsize=8, loc="lower right")
-    figure.tight_layout()
+    figure.legend(*axes[0][-1].get_legend_handles_labels(), frameon=False, fontsize=8, loc="lower center", ncols=4)
+    figure.tight_layout(rect=(0, 0.12, 1, 1))
     figure.savefig(target, metadata={"Date": None})
 
 
