@@ -12,6 +12,7 @@ from tests.bench.compare.__main__ import main
 from tests.bench.compare.measure import KEPT, Seen
 from tests.bench.compare.ways import WAYS
 
+DOCS = Path(__file__).parents[2] / "docs"
 BURST: dict[str, Any] = {"row": "at once", "way": "crrd", "pods": 2, "seconds": [1.0, 3.0], "missing": 0.5, "most": 2}
 BURST |= {"down": [0.1, 0.3]}
 BURST |= {"writes": 12.0, "cpu": {"kube-apiserver": 20.0, "all": 90.0, "node daemon": 7.0, "commands": 1.0}}
@@ -44,6 +45,13 @@ def test_the_page_has_a_table_for_each_kind_of_row() -> None:
     assert "300 pods, at most 10 % unready:" in said
     assert "| pod deleted | no | no |" in said
     assert "| yes, with kubectl recreate |" in said
+
+
+def test_docs_have_what_was_measured() -> None:
+    text = (DOCS / "benchmarks.md").read_text(encoding="utf-8")
+    tables = [each for each in page.page(page.read(DOCS / "compare.json")).split("\n\n") if each.startswith("|")]
+    assert len(tables) >= 6
+    assert [each for each in tables if each not in text] == []
 
 
 def test_the_picture_names_each_way_and_the_limit_of_kubelet(tmp_path: Path) -> None:
