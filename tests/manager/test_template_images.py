@@ -21,7 +21,7 @@ from crrd.manager.policies import template_images
 from crrd.manager.policies.template_images import TemplateObserver
 from crrd.rollout.target import find_workload
 from crrd_localnode.api.admission import AdmissionRequest, Operation, User
-from crrd_localnode.api.errors import Cause, invalid
+from crrd_localnode.api.errors import Cause, forbidden, invalid
 from crrd_localnode.api.objects import Object
 from crrd_localnode.workload import RESOURCES
 from tests.manager.test_permissions import asked, granted
@@ -160,6 +160,26 @@ async def test_pods_and_replicaset_follow_through_typos_leaders_and_suspensions(
         await shop.released()
         assert ({*(await shop.pods()).values()}, shop.images.outages) == ({"i:3"}, [])
         assert managed.ended == [("templateImage", each) for each in ("succeeded", "failed", "succeeded")]
+
+
+async def test_a_quota_for_pull_pods_delays_a_run(tmp_path: Path) -> None:
+    """It is raised, or another pull pod goes. Nobody would resume a run that has failed."""
+    left = iter(range(6))  # each attempt without a user, too
+
+    async def quota(given: AdmissionRequest) -> None:
+        pod = given.new if given.kind.plural == "pods" and given.operation is Operation.CREATE else None
+        pulls = pod is not None and LABEL_PULL in pod["metadata"].get("labels", {}) and not given.dry_run
+        if pulls and next(left, None) is not None:
+            raise forbidden("", "pods", given.name, "exceeded quota: few")
+
+    async with shopping(tmp_path) as shop:
+        await shop.managed.policy(**FOLLOW)
+        await shop.managed.lead()
+        await shop.managed.until(is_idle)
+        shop.managed.cluster.api.admission.validating.append(quota)
+        await shop.set("i:2")
+        await shop.has("i:2")
+        assert next(left, None) is None
 
 
 async def test_a_pod_that_a_patch_has_restarted_has_the_image_of_its_template(tmp_path: Path) -> None:

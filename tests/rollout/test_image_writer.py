@@ -12,7 +12,7 @@ from crrd.core.rollout.kind import NO_STEPS
 from crrd.core.rollout.phases import Stage
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.rows import Row
-from crrd.core.rollout.state import Member
+from crrd.core.rollout.state import Member, World
 from crrd.kube.client import KubeClient
 from crrd.kube.lanes import PLACES
 from crrd.lib.errors import ApiRefusedError, ConfigurationError
@@ -54,6 +54,13 @@ class WriterWorld:
         if self.error is not None:
             raise self.error
         return name
+
+    async def get(self, _resource: object, _namespace: str, name: str) -> Any:
+        self.asked.append(f"read {name}")
+        await asyncio.Event().wait()
+
+    def world(self) -> World:
+        return World(())
 
     def pod_written(self, name: str) -> None:
         self.done.append(name)
@@ -97,6 +104,17 @@ async def test_those_that_hang_delay_no_other() -> None:
     with pytest.raises(TimeoutError):
         await world.plans(10.0)
     assert sorted(world.done) == NAMES[2 * PLACES :]
+    await world.writer.cancel()
+
+
+async def test_a_pull_pod_that_hangs_delays_no_plan() -> None:
+    world, there = WriterWorld(), member("web-00", container(image="i:1"))
+    row = Row("web-00", there.pod.uid, Stage.WAITING, node="node-a", member=there, containers=("app",))
+    for _ in range(2):
+        async with asyncio.timeout(1):
+            await world.writer.carry_out(RUN, Plan((row,), steps=ImageSteps(pull=("node-a",))))
+        await asyncio.sleep(1)
+    assert len(world.asked) == 1
     await world.writer.cancel()
 
 

@@ -58,11 +58,16 @@ class KindWriter(ABC):
         """Carry out what is due. Raises ConfigurationError if waiting cannot help."""
 
     async def end(self) -> None:  # noqa: B027
-        """Begin nothing more. Return when the response to each write that was sent is there."""
+        """Begin nothing more. Return when it is known what each write that was sent has done to containers."""
 
     @abstractmethod
     async def cancel(self) -> None:
         """Stop at once."""
+
+    @property
+    def problem(self) -> str:
+        """Why a write has failed, until it is tried again; "" for none."""
+        return ""
 
     @property
     def unfinished(self) -> str:

@@ -120,7 +120,7 @@ class Runner:
         plan = plan.worded(self._remedies)
         if not trouble and (await self._cluster.probes.learn(plan) or await self._judge.learn(plan, latest)):
             return latest, plan.going_on()
-        problem = next(iter(self._requests.problems.values()), "")
+        problem = next(iter(self._requests.problems.values()), self.writer.problem)
         plan = self._limits.apply(plan, latest, loop_time(), trouble=trouble, problem=problem)
         self._display.show(plan)
         if plan.end is End.PAUSED and await self._display.ask(plan.message):

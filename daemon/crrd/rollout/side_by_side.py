@@ -9,7 +9,7 @@ from crrd.lib.supervise import cancel
 
 
 class SideBySide:
-    """Work that is under way, by the UID of its pod. A slow one gives up its place, and delays no other."""
+    """Work that is under way, by the UID of its pod, or by its node. A slow one gives up its place, and delays none."""
 
     def __init__(self, ended: Callable[[], None]) -> None:
         """`ended` is called after the end of each work."""

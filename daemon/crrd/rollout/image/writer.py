@@ -24,6 +24,7 @@ from crrd.core.rollout.run import Run
 from crrd.core.rollout.state import World
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import PODS, REQUESTS, Resource
+from crrd.lib.backoff import retry_delay
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, ConflictError, GoneError
 from crrd.lib.jsonfields import mapping, text
 from crrd.lib.supervise import cancel
@@ -62,7 +63,11 @@ class ImageWriter(KindWriter):
         self._patches = SideBySide(cluster.changed.set)
         self._chosen: dict[str, Row] = {}  # By UID: the pods that get the image by the newest plan
         self._sent: set[str] = set()  # Those of them whose patch is under way
-        self._writes: set[asyncio.Task[Any]] = set()  # Writes of pull pods and of the adoption that are under way
+        self._pulls = SideBySide(cluster.changed.set)  # By node
+        self._creating: set[str] = set()  # The nodes whose pull pod is being created
+        self._refusals: dict[str, int] = {}  # By node: how often in a row its pull pod was refused
+        self._problems: dict[str, str] = {}  # By node: why its pull pod was refused, until it is tried again
+        self._writes: set[asyncio.Task[Any]] = set()  # Writes of the adoption that are under way
         self._refused: list[Write] = []  # Writes of the adoption that were refused, before the objects were read again
 
     async def begin(self, run: Run) -> None:
@@ -71,13 +76,18 @@ class ImageWriter(KindWriter):
         await each_of(self._drop(run, each) for each in known if each.state is not PullState.PULLED)
 
     async def carry_out(self, run: Run, plan: Plan) -> None:
-        """Carry out what is due. Patches of pods are only begun. Raises ConfigurationError if waiting cannot help."""
+        """Carry out what is due. Patches of pods, and pull pods, are only begun.
+
+        Raises ConfigurationError if waiting cannot help.
+        """
         self._patches.raise_error()
+        self._pulls.raise_error()
         steps, written = plan.steps if isinstance(plan.steps, ImageSteps) else ImageSteps(), True
         self._chosen = {row.uid: row for row in steps.patch}
         for uid in self._chosen:
             self._patches.begin(uid, partial(self._patch_chosen, run, uid))
-        await each_of(self._uninterrupted(self._pull(run, node, plan)) for node in steps.pull[:_PARALLEL])
+        for node in steps.pull[:_PARALLEL]:
+            self._pulls.begin(node, partial(self._pull, run, node, plan))
         with suppress(ApiUnavailableError):  # the next plan says so again
             await each_of(self._stop_request(run, row) for row in steps.stop)
         await each_of(self._drop(run, each) for each in steps.drop)
@@ -90,16 +100,23 @@ class ImageWriter(KindWriter):
             await asyncio.sleep(_PAUSE_SECONDS)
 
     async def end(self) -> None:
-        """Begin no more patches. Return when the response to each write that was sent is there."""
+        """Begin nothing more. Return when the response to each write that was sent is there."""
         self._chosen = {}
         await self._patches.stop(but=self._sent)
+        await self._pulls.stop(but=self._creating)
         if self._writes:
             await asyncio.wait(self._writes)
 
     async def cancel(self) -> None:
         """Stop at once."""
         await self._patches.stop()
+        await self._pulls.stop()
         await cancel(self._writes)
+
+    @property
+    def problem(self) -> str:
+        """See KindWriter."""
+        return next(iter(self._problems.values()), "")
 
     @property
     def unfinished(self) -> str:
@@ -125,7 +142,11 @@ class ImageWriter(KindWriter):
         return await asyncio.shield(task)
 
     async def _pull(self, run: Run, node: str, plan: Plan) -> None:
-        """Create the pull pod of a node, like a pod of the run there."""
+        """Create the pull pod of a node, like a pod of the run there.
+
+        After a refusal, the run of a policy waits, and tries again, because nobody would resume it: quotas are raised,
+        and other pull pods go.
+        """
         facts = ImageRun.of(self._cluster.world(), run)
         rows = (row for row in plan.rows if row.node == node and row.member is not None)
         begun = ((row.pod, row.uid) for row in rows if row.containers and facts.is_left(row))
@@ -135,17 +156,34 @@ class ImageWriter(KindWriter):
             if name_and_uid(like) != (name, uid):  # another pod has its name, which the watch will say
                 await asyncio.sleep(_PAUSE_SECONDS)
                 return
+            self._creating.add(node)
             made = await create_pull_pod(self._client, run, node, facts.image, like)
-        except (ConflictError, GoneError):  # it exists, or that pod does not: the watches say so
+        except (ConflictError, GoneError, ApiUnavailableError):  # it may exist, or that pod may not: the watches say so
+            self._creating.discard(node)
             await asyncio.sleep(_PAUSE_SECONDS)
         except ApiRefusedError as error:
+            self._creating.discard(node)
             if ends_run(error):
                 raise ConfigurationError(str(error)) from error
-            self._known.pull_refused(run, node, str(error))
-        except ApiUnavailableError:
-            await asyncio.sleep(_PAUSE_SECONDS)
+            if run.options.policy:
+                await self._wait_after(node, error)
+            else:
+                self._known.pull_refused(run, node, str(error))
         else:
+            self._refusals.pop(node, None)
             self._known.pull_written(made)
+        finally:
+            self._creating.discard(node)
+
+    async def _wait_after(self, node: str, error: ApiRefusedError) -> None:
+        """Wait before the next attempt, and show why."""
+        refusals = self._refusals[node] = self._refusals.get(node, 0) + 1
+        self._problems[node] = f"cannot create the pod that pulls the image on node {node}, retrying: {error}"
+        self._cluster.changed.set()
+        try:
+            await asyncio.sleep(retry_delay(error, refusals))
+        finally:
+            del self._problems[node]
 
     async def _patch_chosen(self, run: Run, uid: str) -> None:
         """Give a pod the image, unless the newest plan or an error says otherwise."""
