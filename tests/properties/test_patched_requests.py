@@ -190,8 +190,10 @@ class Model(SpelledPods):
         return [name for name, each in view.entries.items() if is_due(each, there.get(name))]
 
     def _check_spelling(self, request: Request, made: Stored, names: tuple[str, ...]) -> None:
-        assert set(self.changed) == set(names)
-        for name, before in self.changed.items():
+        assert set(self.changed) >= set(names)
+        for name in self.changed.keys() - set(names):
+            assert image_of(made.obj, name) == self.runs[UID, name], "it is restarted without a record"
+        for name, before in ((each, self.changed[each]) for each in names):
             running = self.runs[UID, name]
             assert digest_of(before) == digest_of(running), "it takes the image of somebody else back"
             image = image_of(made.obj, name)
@@ -217,7 +219,7 @@ class Model(SpelledPods):
     def runs_by_a_user(self, which: int) -> None:
         """`kubectl recreate --via patch` restarts a container of the pod."""
         member, of = self.pods[UID].member, run(patch=True, name=f"run-{which}")
-        if self.pods[UID].due:
+        if member.due or (member.patched is not None and not member.patched.at(self.now).request.completed):
             return  # it waits for that
         name = CONTAINERS[which % 2]
         if member.pod.containers[name].running and unfit(member, member.pod.containers[name], None) is None:

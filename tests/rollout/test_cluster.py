@@ -4,6 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
+import pytest
+
 from crrd.core.api.pod import ContainerKind
 from crrd.core.rollout.change import ImageChange
 from crrd.core.rollout.phases import End, Stage
@@ -14,6 +16,7 @@ from crrd.core.rollout.state import NodeDaemon
 from crrd.core.rollout.waits import Wait
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import EVENTS, REQUESTS
+from crrd.lib.errors import ApiUnavailableError
 from crrd.rollout.kinds import make_cluster
 from crrd.rollout.nodes import Nodes
 from crrd.rollout.target import Aim
@@ -77,3 +80,26 @@ async def test_an_image_run_reads_the_kubelets_of_pods_with_native_sidecars() ->
         nodes = Nodes(cast("KubeClient", OneNode()), lambda: None, for_image=for_image)
         await nodes.learn(pods, {each.pod.node_name: NodeDaemon(each.pod.node_name, ready=True) for each in pods})
         assert nodes.kubelets == known
+
+
+async def test_what_is_known_of_a_node_stays_while_it_cannot_be_read() -> None:
+    """Else its pods with a native sidecar would count as unknown, and a node that was never read as unreadable."""
+    pod = member("web-0", container(kind=ContainerKind.SIDECAR))
+    failing = [True]
+
+    class OneNode:
+        async def get(self, *_: object) -> dict[str, object]:
+            if failing[0]:
+                raise ApiUnavailableError("it is starting")
+            return {"status": {"nodeInfo": {"kubeletVersion": "v1.31.4"}}}
+
+    nodes = Nodes(cast("KubeClient", OneNode()), lambda: None, for_image=True)
+    with pytest.raises(ApiUnavailableError):
+        await nodes.learn([pod], None)
+    assert nodes.kubelets == {}, "it is read again"
+    failing[0] = False
+    await nodes.learn([pod], None)
+    failing[0] = True
+    with pytest.raises(ApiUnavailableError):
+        await nodes.look_again(pod)
+    assert nodes.kubelets == {"node-a": "v1.31.4"}

@@ -6,11 +6,12 @@ from typing import Any, cast
 
 import pytest
 
+from crrd.core.api.time import rfc3339
 from crrd.core.api.types import ANNOTATION_ABORTED, MANAGERS
 from crrd.core.rollout.patched import read_patched
 from crrd.kube.client import KubeClient
-from crrd.kube.resources import PODS
-from crrd.lib.errors import ApiRefusedError, ConfigurationError, GoneError
+from crrd.kube.resources import NODES, PODS
+from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, ConflictError, GoneError
 from crrd.lib.supervise import cancel
 from crrd.rollout.kept import annotate
 from tests.support.patch_cluster import PatchCluster
@@ -22,8 +23,8 @@ WEB = ("statefulset/web", "-c", "app", "--run", "r")
 NAMES = ["web-0002", "web-0001", "web-0000"]
 
 
-def world(*, in_order: bool = True) -> PatchCluster:
-    api = PatchCluster(3)
+def world(*containers: str, in_order: bool = True) -> PatchCluster:
+    api = PatchCluster(3, containers or ("app",))
     api.stateful_set(3, in_order=in_order)
     return api
 
@@ -242,6 +243,114 @@ async def test_an_abort_gives_images_back_if_no_process_is_left(seconds: float) 
     assert await api.recreate("abort", "r") == 0
     await until(lambda: not api.kubelets)
     assert (images(api), api.restarts) == (["app:1"] * 3, {"web-0002": 1})
+
+
+TWO = ("app", "log")
+ORDERED = ("statefulset/web", "-c", "app", "-c", "log", "--ordered", "--run", "r")
+FAULTS = (
+    ApiUnavailableError("it is starting"),
+    ConflictError("it has changed", status=409),
+    ApiRefusedError("denied by policy", status=403),
+)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
+async def test_the_next_container_is_patched_once_the_api_server_accepts_it(fault: Exception) -> None:
+    api, left = world(*TWO), iter(range(4))
+
+    def denies(pod: str) -> Exception | None:
+        begun = api.restarts[pod] and not api.restarts[f"{pod}/log"]
+        return fault if begun and next(left, None) is not None else None
+
+    api.denies = denies
+    assert await api.recreate(*ORDERED) == 0
+    assert api.restarts == {**dict.fromkeys(NAMES, 1), **dict.fromkeys([f"{each}/log" for each in NAMES], 1)}
+
+
+async def test_a_container_whose_patch_is_denied_for_good_fails_its_pod(capsys: pytest.CaptureFixture[str]) -> None:
+    api = world(*TWO)
+    api.denies = lambda pod: ApiRefusedError("denied by policy", status=403) if api.restarts[pod] else None
+    assert await api.recreate(*ORDERED, "--pod-timeout", "90") == 1
+    assert api.created == NAMES[:1]
+    assert "cannot patch the pod, retrying: denied by policy" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("fault", FAULTS[:2], ids=lambda fault: type(fault).__name__)
+async def test_an_image_is_given_back_once_the_api_server_answers(fault: Exception) -> None:
+    api, left = world(), iter(range(5))
+    api.missing = {NAMES[0]}
+    api.denies = lambda _: fault if api.created and next(left, None) is not None else None
+    assert await api.recreate(*WEB) == 1
+    await until(lambda: not api.kubelets)
+    assert (images(api), api.restarts) == (["app:1"] * 3, {NAMES[0]: 1})
+
+
+async def test_an_abort_begins_no_further_container() -> None:
+    api = world(*TWO)
+    running = asyncio.create_task(api.recreate(*ORDERED))
+    await until(lambda: bool(api.away))
+    assert await api.recreate("abort", "r") == 0
+    assert await running == 1
+    await until(lambda: not api.kubelets)
+    assert api.restarts == {NAMES[0]: 1}
+
+
+async def test_a_record_that_somebody_removes(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its container has restarted, which the pod's status says, too."""
+    api = world()
+    running = asyncio.create_task(api.recreate(*WEB))
+    await until(lambda: bool(api.away))
+    pod = api.now(NAMES[0])
+    api.put(PODS, {**pod, "metadata": {**pod["metadata"], "annotations": {}}})
+    assert await running == 0, capsys.readouterr().out
+    assert api.restarts == dict.fromkeys(NAMES, 1)
+
+
+async def test_a_node_that_goes_down_during_a_restart(capsys: pytest.CaptureFixture[str]) -> None:
+    """The pod is restarted again once its node is back, also by another process."""
+    api = world(in_order=False)
+    away = api.pod(NAMES[0], "node-7")
+
+    def node_is(status: str) -> None:
+        condition = {"type": "Ready", "status": status, "lastTransitionTime": rfc3339(api.clock.now())}
+        api.put(NODES, {"metadata": {"name": "node-7"}, "status": {"conditions": [condition]}})
+        pod = api.now(NAMES[0])
+        ready = {**pod["status"]["conditions"][0], **condition, "status": str(status == "True")}
+        api.put(PODS, {**pod, "status": {**pod["status"], "conditions": [ready]}})
+
+    api.frozen = {away["metadata"]["name"]}
+    running = asyncio.create_task(api.recreate(*WEB, "--pod-timeout", "90", "--max-unavailable", "2"))
+    await until(lambda: NAMES[0] in api.created)
+    node_is("Unknown")
+    assert await running == 4, capsys.readouterr().out
+    assert api.restarts == dict.fromkeys(NAMES[1:], 1)
+    api.frozen = set()
+    node_is("True")
+    assert await api.recreate("resume", "r") == 0, capsys.readouterr().out
+    assert api.restarts == dict.fromkeys(NAMES, 1)
+
+
+async def test_a_webhook_that_changes_another_container(capsys: pytest.CaptureFixture[str]) -> None:
+    """Kubelet would restart that one, too."""
+    api = world(*TWO)
+
+    def mirrored(pod: dict[str, Any]) -> dict[str, Any]:
+        return with_image(pod, "log", "mirror.local/log:1", "2026-01-01T00:20:00Z")
+
+    api.mutates = mirrored
+    assert await api.recreate(*WEB) == 1
+    assert (api.created, images(api)) == ([], ["app:1"] * 3)
+    assert "a webhook changes the image of container log to mirror.local/log:1" in capsys.readouterr().out
+
+
+async def test_two_containers_stop_one_after_the_other() -> None:
+    """Both have the pod's whole grace period, and kubelet starts none before that."""
+    api = world(*TWO)
+    with pytest.raises(ConfigurationError, match="may take longer to stop than the time limit"):
+        await api.recreate(*ORDERED[:5], "--pod-timeout", "80")  # 60 s, and 30 s to start
+    api.STOP_SECONDS = 30.0
+    assert await api.recreate(*ORDERED[:5], "--pod-timeout", "95") == 0
+    assert api.restarts == {**dict.fromkeys(NAMES, 1), **dict.fromkeys([f"{each}/log" for each in NAMES], 1)}
 
 
 async def test_a_webhook_for_some_of_the_pods() -> None:

@@ -26,14 +26,19 @@ from tests.support.spelled import digest_of, image_of, started, stopped, waiting
 
 
 class PatchCluster(RunCluster):
-    """Pods `web-0000` ... of a StatefulSet. Kubelet stops a container after STOP_SECONDS, and starts it as late."""
+    """Pods `web-0000` ... of a StatefulSet. Kubelet stops a container after STOP_SECONDS, and starts it as late.
+
+    As the real one, it stops the containers of a pod one after the other before it starts any, and starts them with the
+    images that the pod had when it began.
+    """
 
     STOP_SECONDS = 1.0
 
-    def __init__(self, pods: int) -> None:
+    def __init__(self, pods: int, containers: Sequence[str] = ("app",)) -> None:
         self.kubelets: dict[str, asyncio.Task[None]] = {}  # By pod
-        self.runs: dict[str, str] = {}  # By pod (UID): how the image of the last instance was spelled
+        self.runs: dict[tuple[str, str], str] = {}  # By pod (UID), container: how its last instance's image was spelled
         self.missing: set[str] = set()  # Pods whose kubelet finds no image by another spelling
+        self.frozen: set[str] = set()  # Pods whose kubelet does nothing
         self.denies: Callable[[str], Exception | None] = lambda pod: None
         """Returns why a policy refuses a patch of this pod, None to admit it."""
         self.mutates: Callable[[dict[str, Any]], dict[str, Any]] = lambda pod: pod  # What a webhook makes of a pod
@@ -41,7 +46,8 @@ class PatchCluster(RunCluster):
         self.hangs: set[int] = set()  # Patches, by number, whose response never arrives
         self.may_not: set[str] = set()  # Verbs that the user has not
         self.crds = False  # Whether the API server has ContainerRecreateRequests
-        super().__init__(0, nodes=1, spec={"containers": [{"name": "app", "image": "app:1"}]})
+        self._names = tuple(containers)
+        super().__init__(0, nodes=1, spec={"containers": [{"name": each, "image": f"{each}:1"} for each in containers]})
         for number in range(pods):
             self.pod(f"web-{number:04}", "node-0")
 
@@ -52,8 +58,11 @@ class PatchCluster(RunCluster):
         pod = super().pod(name, node, instance=instance, ready=ready, **meta)
         pod["kind"] = "Pod"
         (status,) = pod["status"]["containerStatuses"]
-        status["imageID"] = f"docker.io/library/app@{digest_of('app:1')}"
-        self.runs[pod["metadata"]["uid"]] = "app:1"
+        own = {each: {"imageID": f"docker.io/library/{each}@{digest_of(f'{each}:1')}"} for each in self._names}
+        for each in self._names[1:]:
+            own[each] |= {"name": each, "containerID": f"containerd://{name}-{each}-{instance}"}
+        pod["status"]["containerStatuses"] = [{**status, **own[each]} for each in self._names]
+        self.runs |= {(pod["metadata"]["uid"], each): f"{each}:1" for each in self._names}
         self.put(PODS, pod)
         return pod
 
@@ -61,37 +70,52 @@ class PatchCluster(RunCluster):
         """See RunCluster."""
         super().put(resource, obj)
         name, uid = obj["metadata"]["name"], obj["metadata"].get("uid")
-        known = resource == PODS and uid in self.runs and name not in self.kubelets
-        if known and image_of(cast("Any", obj), "app") != self.runs[uid]:
+        known = resource == PODS and (uid, self._names[0]) in self.runs and name not in self.kubelets
+        if known and self._due(cast("Any", obj)):
             self.kubelets[name] = asyncio.create_task(self._kubelet(name, uid))
+
+    def _due(self, pod: dict[str, Any]) -> dict[str, str]:
+        """Return the containers that do not run what the spec says, and what that is."""
+        images = {each: image_of(pod, each) for each in self._names}
+        return {each: image for each, image in images.items() if image != self.runs[pod["metadata"]["uid"], each]}
 
     def now(self, name: str) -> dict[str, Any]:
         """Return a pod."""
         return cast("dict[str, Any]", self.objects["pods"][name])
 
     async def _kubelet(self, name: str, uid: str) -> None:
-        """Replace the container until it runs what the spec says."""
+        """Replace the containers until they run what the spec says."""
 
         def there() -> bool:
             return name in self.objects["pods"] and bool(self.now(name)["metadata"]["uid"] == uid)
 
         try:
             await asyncio.sleep(self.STOP_SECONDS)
-            while there() and image_of(self.now(name), "app") != self.runs[uid]:
+            while name in self.frozen:
+                await asyncio.sleep(1)
+            while there() and (due := self._due(self.now(name))):
                 self.away.add(name)
                 self.most_away = max(self.most_away, len(self.away))
-                super().put(PODS, stopped(self.now(name), "app", self._time()))
-                await asyncio.sleep(self.STOP_SECONDS)
-                while there() and name in self.missing and "@" in image_of(self.now(name), "app"):
-                    super().put(PODS, waiting(self.now(name), "app", self._time(), "ErrImageNeverPull"))
+                for each in due:
+                    if there():
+                        super().put(PODS, stopped(self.now(name), each, self._time()))
                     await asyncio.sleep(self.STOP_SECONDS)
-                if there():
-                    self.runs[uid] = image_of(self.now(name), "app")
-                    self.restarts[name] += 1
-                    super().put(PODS, started(self.now(name), "app", self._time()))
+                for each, image in due.items():
+                    await self._start(name, each, image, there)
         finally:
             del self.kubelets[name]
             self.away.discard(name)
+
+    async def _start(self, name: str, container: str, image: str, there: Callable[[], bool]) -> None:
+        """Start a container. After a failure, kubelet takes the newest image."""
+        while there() and name in self.missing and "@" in image:
+            super().put(PODS, waiting(self.now(name), container, self._time(), "ErrImageNeverPull"))
+            await asyncio.sleep(self.STOP_SECONDS)
+            image = image_of(self.now(name), container) if there() else image
+        if there():
+            self.runs[self.now(name)["metadata"]["uid"], container] = image
+            self.restarts[name if container == self._names[0] else f"{name}/{container}"] += 1
+            super().put(PODS, started(self.now(name), container, self._time(), image=image))
 
     def _time(self) -> str:
         return rfc3339(self.clock.now())

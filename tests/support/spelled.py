@@ -70,14 +70,19 @@ def with_status(pod: Json, container: str, at: str, **changes: Any) -> Json:
     return {**pod, "status": {**pod["status"], "conditions": [condition], "containerStatuses": statuses}}
 
 
-def started(pod: Json, container: str, at: str, *, ready: bool = True) -> Json:
-    """Return the pod with the next instance of a container, which runs what the spec says."""
+def observed(pod: Json) -> Json:
+    """Return the pod after kubelet has begun to do what its spec says."""
+    return {**pod, "status": {**pod["status"], "observedGeneration": pod["metadata"].get("generation", 1)}}
+
+
+def started(pod: Json, container: str, at: str, *, image: str = "", ready: bool = True) -> Json:
+    """Return the pod with the next instance of a container. It runs `image`, or what the spec says."""
     count = status_of(pod, container)["restartCount"] + 1
-    return with_status(pod, container, at, **_instance(pod, container, count, at, ready=ready))
+    return with_status(pod, container, at, **_instance(pod, container, count, at, image=image, ready=ready))
 
 
-def _instance(pod: Json, container: str, count: int, at: str, *, ready: bool) -> Json:
-    image = image_of(pod, container)
+def _instance(pod: Json, container: str, count: int, at: str, *, image: str = "", ready: bool) -> Json:
+    image = image or image_of(pod, container)
     return {
         "containerID": f"containerd://{pod['metadata']['uid']}-{container}-{count}",
         "restartCount": count,
@@ -139,6 +144,8 @@ class SpelledPods:
     """By pod (UID) and container: how the image of its last instance was spelled."""
     lost: set[tuple[str, str]] = field(default_factory=set)
     """Names by which the runtime does not know an image any more, by pod (UID)."""
+    stopping: dict[tuple[str, str], str] = field(default_factory=dict)
+    """By pod (UID) and container that is stopped: the image with which kubelet starts it, as it was then."""
     changed: dict[str, str] = field(default_factory=dict)
     """The containers whose image the last patch has changed, and the image before it."""
     made: int = 0
@@ -181,19 +188,28 @@ class SpelledPods:
         return self.pods[uid], name
 
     def kubelet(self, which: int) -> None:
-        """It stops a container whose image is spelled anew, or starts one that has ended, if it finds the image."""
+        """It stops a container whose image is spelled anew, or starts one that has ended, if it finds the image.
+
+        It starts what it has stopped with the image that it knew then, and sees a newer one at its next look.
+        """
         pod, name = self._pick(which)
+        pod = self.store(observed(pod.obj))
         uid, image = pod.member.pod.uid, image_of(pod.obj, name)
         state, ready = status_of(pod.obj, name)["state"], status_of(pod.obj, name)["ready"]
+        if "running" not in state:
+            image = self.stopping.get((uid, name), image)
         if "running" in state and self.runs[uid, name] != image:
+            self.stopping[uid, name] = image
             self.store(stopped(pod.obj, name, self.time))
         elif "running" in state and not ready:
             self.store(with_status(pod.obj, name, self.time, ready=True))
         elif "running" not in state and (uid, image) in self.lost:
+            self.stopping.pop((uid, name), None)  # from now on, each try is with the newest one
             self.store(waiting(pod.obj, name, self.time, CANNOT_START[which % len(CANNOT_START)]))
         elif "running" not in state:
+            self.stopping.pop((uid, name), None)
             self.runs[uid, name] = image
-            self.store(started(pod.obj, name, self.time, ready=which % 2 == 0))
+            self.store(started(pod.obj, name, self.time, image=image, ready=which % 2 == 0))
 
     def crashes(self, which: int) -> None:
         """A container ends by itself."""
@@ -214,7 +230,8 @@ class SpelledPods:
     def edits(self, which: int) -> None:
         """Somebody changes the image of a container."""
         pod, name = self._pick(which)
-        if (image := WRITERS[which % len(WRITERS)].format(name)) != image_of(pod.obj, name):
+        writer = which // (len(CONTAINERS) * len(self.pods))  # so that it may give a container its image back
+        if (image := WRITERS[writer % len(WRITERS)].format(name)) != image_of(pod.obj, name):
             self.store(with_image(pod.obj, name, image, self.time))
 
     def annotates(self, which: int) -> None:

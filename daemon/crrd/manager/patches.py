@@ -18,7 +18,7 @@ from crrd.core.patching.view import Seen, View
 from crrd.core.policy.triggers import PATCH_ROLE, grant
 from crrd.core.recreate.actions import EmitEvent
 from crrd.core.recreate.decide import serving_order
-from crrd.core.rollout.patch.operations import foreign_image, record_of
+from crrd.core.rollout.patch.operations import record_of
 from crrd.core.rollout.skips import kubelet_matters
 from crrd.core.rollout.state import Member, read_member
 from crrd.kube.client import KubeClient
@@ -27,6 +27,7 @@ from crrd.kube.kubelet_version import KubeletVersions
 from crrd.kube.resources import PODS
 from crrd.lib.errors import ApiRefusedError, ConflictError, CrrdError, GoneError
 from crrd.rollout.daemons import has_daemon
+from crrd.rollout.patch import changes_by_webhooks
 from crrd.rollout.refusals import INVALID, lacks_right
 
 log = structlog.get_logger(__name__)
@@ -154,9 +155,9 @@ class RequestPatches:
         pod = member.pod
         try:
             if not patch.back:
-                tried = read_member(await self._send(pod, patch, dry_run=True), with_config=False)
-                if foreign := foreign_image(tried, patch.names):
-                    return None, f"a webhook changes the image of container {foreign}"
+                tried = await self._send(pod, patch, dry_run=True)
+                if why := changes_by_webhooks(member, patch.operations, tried):
+                    return None, "" if await self._has_changed(member) else why
             return read_member(await self._send(pod, patch), with_config=False), ""
         except (GoneError, ConflictError):
             return None, ""

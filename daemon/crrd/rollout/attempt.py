@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from crrd.lib.backoff import retry_delay
-from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, OutputError
+from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConflictError, OutputError
 from crrd.lib.looptime import loop_time
 from crrd.rollout.display import RunDisplay
 
@@ -22,7 +22,8 @@ async def attempt(call: Callable[[], Awaitable[object]], seconds: float, display
         except (ApiRefusedError, ApiUnavailableError) as error:
             failures, problem = failures + 1, str(error)
             delay = retry_delay(error, failures)
-            if isinstance(error, ApiRefusedError) or loop_time() + delay > ends:
+            refused = isinstance(error, ApiRefusedError) and not isinstance(error, ConflictError)
+            if refused or loop_time() + delay > ends:
                 return problem
             if failures == 1:
                 with suppress(OutputError):

@@ -3,15 +3,17 @@
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from datetime import datetime
 from typing import Any
 
+from crrd.core.api.time import parse_time
 from crrd.core.rollout.skips import kubelet_matters
 from crrd.core.rollout.state import Member, NodeDaemon, World
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import NODES
 from crrd.kubelet.version import reported_version
 from crrd.lib.errors import ApiRefusedError
-from crrd.lib.jsonfields import condition
+from crrd.lib.jsonfields import condition, text
 from crrd.lib.looptime import loop_time
 
 _SECONDS = 10.0  # Interval of reading a node that may be down
@@ -26,18 +28,19 @@ class Nodes:
         self._client, self._changed, self._for_image = client, changed, for_image
         self.down: frozenset[str] = frozenset()  # Nodes that are not ready, of those that were read
         self.kubelets: dict[str, str] = {}  # By node: the version of its kubelet, "" if it cannot be read
+        self.ready_since: dict[str, datetime] = {}  # By node that is ready: since when, by the API server's clock
         self._read_at: dict[str, float] = {}  # The loop's time
 
     async def learn(self, members: Iterable[Member], daemons: Mapping[str, NodeDaemon] | None) -> None:
         """Read the nodes of these pods that must be read now, some of them if they are many.
 
-        These are nodes whose kubelet matters, once, and nodes that may be down or were, every few seconds. Raises
-        ApiUnavailableError.
+        These are nodes whose kubelet matters or that a restart by a patch has waited for in vain, once, and nodes that
+        may be down or were, every few seconds. Raises ApiUnavailableError.
         """
         matter, doubtful = set[str](), set(self.down)
         for each in members:
             node, daemon = each.pod.node_name, (daemons or {}).get(each.pod.node_name)
-            if self._kubelet_matters(each):
+            if self._kubelet_matters(each) or _has_failed(each):
                 matter.add(node)
             if not daemon.ready if daemon is not None else daemons is None and not each.ready:
                 doubtful.add(node)
@@ -62,14 +65,22 @@ class Nodes:
     async def _read(self, node: str) -> None:
         """Read a node. Its version and condition Ready are unknown after a refusal."""
         self._read_at[node] = loop_time()
-        down, self.kubelets[node] = False, ""
+        found: Mapping[str, Any] = {}
         with suppress(ApiRefusedError):
             found = await self._client.get(NODES, "", node)
-            down = _is_down(found)
-            self.kubelets[node] = reported_version(found)
+        down, since = _is_down(found), parse_time(text(condition(found, "Ready").get("lastTransitionTime")))
+        self.kubelets[node] = reported_version(found) if found else ""
+        if since is not None and not down:
+            self.ready_since[node] = since
         if down != (node in self.down):
             self.down ^= {node}
             self._changed()
+
+
+def _has_failed(member: Member) -> bool:
+    """Whether the last restart by a patch has failed, which may be because the node was down."""
+    asked = member.patched
+    return asked is not None and asked.request.completed and not asked.succeeded
 
 
 async def find_down(client: KubeClient, nodes: Iterable[str]) -> set[str]:

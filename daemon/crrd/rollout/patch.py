@@ -1,6 +1,8 @@
 """Restarts containers by patches of their pods (`core.rollout.patch`), and gives images back that cannot be started."""
 
+import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -24,7 +26,8 @@ from crrd.core.rollout.state import Member, read_member
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
 from crrd.kube.resources import PODS, REQUESTS
-from crrd.lib.errors import ApiRefusedError, ConflictError, GoneError
+from crrd.lib.backoff import retry_delay
+from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, ConflictError, GoneError
 from crrd.lib.jsonpatch import Operation
 from crrd.rollout.attempt import attempt
 from crrd.rollout.cluster import Cluster
@@ -32,7 +35,7 @@ from crrd.rollout.display import RunDisplay
 from crrd.rollout.kind import Maker
 from crrd.rollout.process import has_other
 from crrd.rollout.refresher import FileObjects, FileRefresher
-from crrd.rollout.refusals import INVALID
+from crrd.rollout.refusals import INVALID, ends_run
 from crrd.rollout.side_by_side import SideBySide, each_of
 
 
@@ -45,27 +48,44 @@ class PodPatcher(Maker):
         self._client, self._cluster = client, cluster
 
     async def make(self, run: Run, row: Row, body: Mapping[str, Any], now: str, ending: Iterable[RunRequest]) -> bool:
-        """See Maker. Nothing ends other runs: a run by patches replaces none."""
+        """See Maker. Nothing ends other runs: what they have patched is awaited."""
         if why := await self.refusal(run, row, body, now):
+            await self._check_unchanged(row)
             raise ApiRefusedError(why, status=INVALID)
-        self._cluster.written(await self._patch(row, body, now))
+        _, made = await self._patch(row, body, now)
+        self._cluster.written(made)
         return True
 
     async def refusal(self, run: Run, row: Row, body: Mapping[str, Any], now: str) -> str:
         """See Maker. A webhook that changes the image would make kubelet start another one, or none."""
-        foreign = foreign_image(read_member(await self._patch(row, body, now, dry_run=True), with_config=False))
-        return f"a webhook changes the image of container {foreign}" if foreign else ""
+        assert row.member is not None  # noqa: S101 - the pod is there
+        return changes_by_webhooks(row.member, *await self._patch(row, body, now, dry_run=True))
 
-    async def _patch(self, row: Row, body: Mapping[str, Any], now: str, *, dry_run: bool = False) -> Mapping[str, Any]:
+    async def _patch(
+        self, row: Row, body: Mapping[str, Any], now: str, *, dry_run: bool = False
+    ) -> tuple[Sequence[Operation], Mapping[str, Any]]:
+        """Patch the pod. Return the patch, and the pod after it."""
         member = row.member
         assert member is not None  # noqa: S101 - the pod is there
         operations = restart(member, body, now)
         try:
-            return await self._client.json_patch(PODS, member.pod.namespace, row.pod, operations, dry_run=dry_run)
+            made = await self._client.json_patch(PODS, member.pod.namespace, row.pod, operations, dry_run=dry_run)
         except ApiRefusedError as error:
-            if error.status == INVALID and await self._cluster.look_again(row.pod, row.uid) != member:
-                raise ConflictError(f"pod {row.pod} has changed meanwhile", status=409) from error
+            if error.status == INVALID:
+                await self._check_unchanged(row)
             raise
+        return operations, made
+
+    async def _check_unchanged(self, row: Row) -> None:
+        """Raise ConflictError if the pod has changed since the row was made."""
+        if await self._cluster.look_again(row.pod, row.uid) != row.member:
+            raise ConflictError(f"pod {row.pod} has changed meanwhile", status=409)
+
+
+def changes_by_webhooks(before: Member, operations: Iterable[Operation], tried: Mapping[str, Any]) -> str:
+    """Return what webhooks make of a patch of a pod, after a dry run of it; "" for nothing that matters."""
+    foreign = foreign_image(before, read_member(tried, with_config=False), operations)
+    return f"a webhook changes the image of container {foreign}" if foreign else ""
 
 
 class PatchWriter(FileRefresher):
@@ -79,15 +99,29 @@ class PatchWriter(FileRefresher):
         self._clock = clock
         self.maker = PodPatcher(client, cluster)
         self._patches = SideBySide(cluster.changed.set)
+        self._sent: set[str] = set()  # Pods (UID) whose patch is under way
+        self._failures: dict[str, int] = {}  # By pod (UID): patches that have failed in a row
+        self._problems: dict[str, str] = {}  # By pod (UID): why its last patch has failed, until the next one
+
+    @property
+    def problem(self) -> str:
+        """See KindWriter."""
+        return next(iter(self._problems.values()), "")
 
     async def carry_out(self, run: Run, plan: Plan) -> None:
-        """See KindWriter."""
+        """See KindWriter. A run that waits before its end begins no further containers."""
         self._patches.raise_error()
-        now = self._clock.now()
+        now, ends = self._clock.now(), bool(plan.wait_before_end.why)
         for member in self._own(run):
-            if operations := give_back(member, now) or proceed(member, now):
-                self._patches.begin(member.pod.uid, partial(self._send, member, operations))
+            if back := give_back(member, now):
+                self._patches.begin(member.pod.uid, partial(self._try, member, back))
+            elif not ends and (operations := proceed(member, now)):
+                self._patches.begin(member.pod.uid, partial(self._try, member, operations, dry_run=True))
         await super().carry_out(run, plan)
+
+    async def end(self) -> None:
+        """See KindWriter."""
+        await self._patches.stop(but=self._sent)
 
     async def cancel(self) -> None:
         """See KindWriter."""
@@ -107,6 +141,37 @@ class PatchWriter(FileRefresher):
         now = self._clock.now()
         due = ((each, give_back(each, now)) for each in self._cluster.world().members)
         await each_of(self._send(member, operations) for member, operations in due if operations)
+
+    async def _try(self, member: Member, operations: Sequence[Operation], *, dry_run: bool = False) -> None:
+        """Patch a pod. After a failure, wait: the next plan decides again, and at its deadline the pod has failed.
+
+        `dry_run`: try it first, because of webhooks. Raises ConfigurationError if the run cannot go on.
+        """
+        uid = member.pod.uid
+        self._sent.add(uid)
+        try:
+            if dry_run:
+                await self._dry_run(member, operations)
+            await self._send(member, operations)
+        except (ApiUnavailableError, ApiRefusedError) as error:
+            if isinstance(error, ApiRefusedError) and ends_run(error):
+                raise ConfigurationError(str(error)) from error
+            self._sent.discard(uid)
+            failures = self._failures[uid] = self._failures.get(uid, 0) + 1
+            self._problems[uid] = f"cannot {self.maker.what}, retrying: {error}"
+            self._cluster.changed.set()
+            await asyncio.sleep(retry_delay(error, failures))
+        else:
+            self._failures.pop(uid, None)
+        finally:
+            self._sent.discard(uid)
+            self._problems.pop(uid, None)
+
+    async def _dry_run(self, member: Member, operations: Sequence[Operation]) -> None:
+        with suppress(GoneError):  # which the write says, too
+            tried = await self._client.json_patch(PODS, member.pod.namespace, member.pod.name, operations, dry_run=True)
+            if why := changes_by_webhooks(member, operations, tried):
+                raise ApiRefusedError(why, status=INVALID)
 
     async def _send(self, member: Member, operations: Sequence[Operation]) -> None:
         """Patch a pod, unless it has changed, which the next plan sees."""

@@ -119,6 +119,7 @@ class Watched:
             zones={name: zone for name, zone in zones if zone},
             daemons=self._daemons.by_node,
             down=self._nodes.down,
+            ready_since=dict(self._nodes.ready_since),
             aborted=frozenset(self._aborted),
             kubelets=dict(self._nodes.kubelets),
             probes=self.probes.known,
@@ -145,13 +146,17 @@ class Watched:
     def _all_requests(self) -> tuple[RunRequest, ...]:
         """Return all known requests. One that was kept on a pod which is gone has ended with it."""
         there = {each.pod.uid for each in self.pods.values()}
-        known = self._on_pods.values() if self._on_pods is not None else ()
-        found = patched_requests((*known, *(each.patched for each in self.pods.values())))
-        self._patched |= found
+        on_pods = self._on_pods.values() if self._on_pods is not None else ()
+        found = patched_requests((*on_pods, *(each.patched for each in self.pods.values())))
+        members = {each.pod.uid: each for each in self.pods.values()}
+        known = {
+            uid: each for uid, each in self._patched.items() if uid not in members or not _is_past(each, members[uid])
+        }
+        self._patched = known | found
         self._aborted.update(*(each.ended_runs for each in self._patched.values()))
         there |= found.keys()
-        on_pods = (each if uid in there else each.without_pod() for uid, each in self._patched.items())
-        return (*(each.value for each in self._requests if each.value is not None), *on_pods)
+        kept = (each if uid in there else each.without_pod() for uid, each in self._patched.items())
+        return (*(each.value for each in self._requests if each.value is not None), *kept)
 
     def put_pod(self, obj: Json) -> None:
         """Record a version of a pod."""
@@ -221,6 +226,15 @@ class Watched:
         where = self.namespace if namespace is None else namespace
         selection = Selection(resource, known.parse, where, labels, fields)
         self._watches.begin(Informer(self._client, selection, known, strict=True))
+
+
+def _is_past(asked: RunRequest, member: Member) -> bool:
+    """Whether a container of a request that was kept on a pod has restarted, so that its record is of no use."""
+    there, meant = member.pod.containers, asked.request.containers
+    return any(
+        each.name in there and each.context is not None and there[each.name].container_id != each.context.container_id
+        for each in meant
+    )
 
 
 async def _labels(client: KubeClient, namespace: str, name: str, uid: str) -> Mapping[str, str]:

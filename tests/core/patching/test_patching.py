@@ -259,6 +259,14 @@ class TestInstances:
         found.start()
         assert found.rest().turn is Turn.OVER
 
+    def test_one_that_kubelet_replaces_for_another_image_is_awaited(self) -> None:
+        found = world()
+        found.put(with_image, "app", "app:2", found.pods.time)
+        assert (found.rest().turn, found.patches) == (Turn.RESTARTING, 0)
+        found.start()
+        assert (found.rest().turn, found.phases) == (Turn.OVER, [StatePhase.SUCCEEDED])
+        assert image_of(found.pod, "app") == "app:2"
+
     def test_one_in_back_off_is_awaited(self) -> None:
         """A patch at the end of the back-off would start it twice, and kubelet 1.36 reports it only then."""
         found = world()
@@ -369,6 +377,13 @@ class TestTurns:
         found.left = 60
         assert found.rest().turn is Turn.RESTARTING
         assert found.patches == 1
+
+    def test_two_containers_stop_one_after_the_other(self) -> None:
+        found = world("app", "log")
+        found.left = 89  # twice the pod's grace period, and 30 s
+        assert (found.rest().turn, found.patches) == (Turn.LATE, 0)
+        found.left = 90
+        assert (found.rest().turn, found.patches) == (Turn.RESTARTING, 1)
 
     def test_the_deadline_of_a_container_that_is_not_ready(self) -> None:
         found = world()

@@ -18,10 +18,15 @@ RUNS = container(image="app:1", image_id=f"docker.io/library/app@sha256:{'0' * 6
 RULES = ({"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [1]}},)
 
 
+TWO = (RequestedContainer("app"), RequestedContainer("log"))
+
+
 def pod(**container_changes: Any) -> Member:
     found = member("web-0")
     given = replace(RUNS, **container_changes)
-    return replace(found, pod=replace(found.pod, containers={"app": given}, grace_seconds=45))
+    return replace(
+        found, pod=replace(found.pod, containers={"app": given, "log": replace(given, name="log")}, grace_seconds=45)
+    )
 
 
 def denial(member: Member, *, minor: int | None = 36, **changes: Any) -> str:
@@ -38,6 +43,8 @@ def denial(member: Member, *, minor: int | None = 36, **changes: Any) -> str:
         {},
         {"strategy": Strategy(grace_seconds=45, unready_grace_seconds=5, ordered=True, min_started_seconds=9)},
         {"deadline_seconds": 75},
+        {"deadline_seconds": 75, "containers": TWO, "strategy": Strategy(ordered=True)},
+        {"deadline_seconds": 120, "containers": TWO},
     ],
 )
 def test_what_a_patch_can_do(fits: dict[str, Any]) -> None:
@@ -70,6 +77,13 @@ def test_what_a_patch_can_do(fits: dict[str, Any]) -> None:
             (
                 "spec.activeDeadlineSeconds must be at least 75: the pod's grace period, and 30s until kubelet starts "
                 "a container again"
+            ),
+        ),
+        (
+            {"deadline_seconds": 119, "containers": TWO},
+            (
+                "spec.activeDeadlineSeconds must be at least 120: the pod's grace period for each of 2 containers, "
+                "which kubelet stops one after the other, and 30s until kubelet starts a container again"
             ),
         ),
     ],

@@ -36,7 +36,20 @@ from crrd.kubelet.restart_rules import RestartPolicy
 from crrd_localnode.api.errors import ApiError
 from crrd_localnode.api.patches import patch_maker
 from crrd_localnode.api.resources import POD as POD_KIND
-from tests.support.rollouts import AFTER, BEFORE, budget, chosen, container, member, planned, run, stages, workload
+from tests.support.rollouts import (
+    AFTER,
+    BEFORE,
+    budget,
+    chosen,
+    container,
+    member,
+    planned,
+    recreated,
+    run,
+    stages,
+    succeeded,
+    workload,
+)
 
 DIGEST = f"sha256:{'0' * 64}"
 MOVED = f"docker.io/library/app@sha256:{'1' * 64}"
@@ -200,11 +213,12 @@ def test_the_image_of_another_writer_stays_in_a_run_in_order() -> None:
 
 
 def test_a_webhook_that_changes_the_image_is_seen() -> None:
-    after = restarted(pod())
-    assert foreign_image(read_member(after)) == ""
+    whole = pod()
+    operations = restart(read_member(whole), BY_PATCH.request("web-0", "uid-web-0", ("app",)), NOW)
+    after = patched(whole, operations)
+    assert foreign_image(read_member(whole), read_member(after), operations) == ""
     after["spec"]["containers"][1]["image"] = "mirror.example/app:1"
-    assert foreign_image(read_member(after)) == "app to mirror.example/app:1"
-    assert foreign_image(read_member(pod())) == ""
+    assert foreign_image(read_member(whole), read_member(after), operations) == "app to mirror.example/app:1"
 
 
 def test_containers_are_restarted_one_after_the_other() -> None:
@@ -302,6 +316,12 @@ def test_a_stop_must_end_before_the_deadline() -> None:
     assert planned(World((slow,)), BY_PATCH).rows[0].skip is Skip.LONG_GRACE
     assert planned(World((slow,)), run(patch=True, pod_timeout=601)).create
     assert planned(World((replace(found, pod=replace(found.pod, grace_seconds=570)),)), BY_PATCH).create
+    two = member("web-0", RUNS, replace(RUNS, name="log"))
+    slow = replace(two, pod=replace(two.pod, grace_seconds=286))
+    both = planned(World((slow,)), run("app", "log", patch=True))
+    assert both.rows[0].skip is Skip.LONG_GRACE, "kubelet stops one after the other, and then starts both"
+    assert planned(World((slow,)), run("app", "log", patch=True, ordered=True)).create
+    assert planned(World((slow,)), BY_PATCH).create, "the other one is not restarted"
 
 
 def test_a_static_pod_is_skipped() -> None:
@@ -401,6 +421,18 @@ def crashing(whole: dict[str, Any]) -> dict[str, Any]:
     return whole
 
 
+def shows(whole: dict[str, Any], image: str, observed: int = 2) -> dict[str, Any]:
+    """What kubelet says of the image that runs, and of which generation."""
+    whole["status"]["containerStatuses"][0]["image"] = image
+    whole["status"]["observedGeneration"] = observed
+    return whole
+
+
+def spelled(whole: dict[str, Any], image: str) -> dict[str, Any]:
+    whole["spec"]["containers"][1]["image"] = image
+    return whole
+
+
 @pytest.mark.parametrize(
     ("whole", "skip"),
     [
@@ -409,8 +441,17 @@ def crashing(whole: dict[str, Any]) -> dict[str, Any]:
         (changed("broken"), None),
         (changed(AFTER, generation=1), None),
         (changed(AFTER, annotations={"a": "b"}), Skip.CHANGED),
-        (crashing(changed(BEFORE)), Skip.CHANGED),
+        (crashing(changed(AFTER)), Skip.CHANGED),
+        (crashing(changed(BEFORE)), None),  # only its creator owns the image
         (crashing(pod()), None),
+        (shows(changed(AFTER), "docker.io/library/app:1"), None),
+        (shows(crashing(changed(AFTER)), "app:1"), None),
+        (shows(changed(AFTER), "docker.io/library/app:1", observed=1), Skip.CHANGED),  # kubelet may just replace it
+        (shows(changed(AFTER), "docker.io/library/app:2"), Skip.CHANGED),
+        (shows(changed(AFTER), DIGEST), Skip.CHANGED),
+        (shows(changed(AFTER), ""), Skip.CHANGED),
+        (shows(spelled(changed(AFTER), f"app@{DIGEST}"), "other:1"), None),
+        (shows(spelled(changed(AFTER), MOVED), "app:1"), Skip.CHANGED),
     ],
 )
 def test_the_image_that_somebody_has_just_set_is_not_taken_back(whole: dict[str, Any], skip: Skip | None) -> None:
@@ -428,6 +469,77 @@ def test_the_spelling_of_an_earlier_run_is_no_other_image() -> None:
     assert not runs_other_image(read_member(whole), read_member(whole).pod.containers["app"])
     whole["spec"]["containers"][1]["image"] = "app:2"
     assert runs_other_image(read_member(whole), read_member(whole).pod.containers["app"])
+
+
+def test_the_last_spelling_is_another_image_while_something_else_still_runs() -> None:
+    """Somebody has set another image, and then the spelling of the last run again."""
+    whole = restarted(changed(AFTER), run(name="earlier", patch=True))
+    status = {"containerID": "containerd://app-3", "restartCount": 5, "imageID": MOVED}
+    whole["status"]["containerStatuses"][0] |= status
+    assert runs_other_image(read_member(whole), read_member(whole).pod.containers["app"])
+
+
+@pytest.mark.parametrize("reason", ["ErrImageNeverPull", ""])
+@pytest.mark.parametrize("by_request", [True, False])
+def test_what_an_earlier_patch_has_left_gets_its_image_back(reason: str, *, by_request: bool) -> None:
+    """The record that says so is replaced."""
+    whole = pod()
+    whole["status"]["containerStatuses"][1] |= {"imageID": f"docker.io/library/log@{DIGEST}", "ready": True}
+    left = restarted(whole, run(name="earlier", patch=True))
+    if reason:
+        left["status"]["containerStatuses"][0] |= {"state": {"waiting": {"reason": reason}}, "ready": False}
+    found, of = read_member(left), run("log", patch=True)
+    own = restart(found, of.request("web-0", "uid-web-0", ("log",)), NOW)
+    after = patched(left, restart_for(found, "r", "uid-r", ("log",), NOW) if by_request else own)
+    assert [each["image"] for each in after["spec"]["containers"]] == [f"docker.io/library/log:1@{DIGEST}", "app:1"]
+    record = record_of(read_member(after))
+    assert record is not None
+    assert [each.name for each in record.containers] == ["log"]
+    assert record.used == {"app": (f"docker.io/library/app:1@{DIGEST}", "app:1")}
+    with pytest.raises(ApiError):
+        patched({**left, "spec": whole["spec"]}, own)
+
+
+def test_a_request_forgets_names_of_an_image_that_somebody_has_replaced() -> None:
+    second = restarted(restarted(pod()), run(name="second", patch=True))
+    second["spec"]["containers"][1]["image"] = "app:2"
+    after = patched(second, restart_for(read_member(second), "r", "uid-r", ("app",), NOW))
+    found = read_member(after).pod.containers["app"]
+    assert found.image_names == ("app:2", f"docker.io/library/app:2@{DIGEST}")
+
+
+def test_a_webhook_that_changes_another_container_is_seen() -> None:
+    whole = pod()
+    operations = restart(read_member(whole), BY_PATCH.request("web-0", "uid-web-0", ("app",)), NOW)
+    after = patched(whole, operations)
+    assert foreign_image(read_member(whole), read_member(after), operations) == ""
+    after["spec"]["containers"][0]["image"] = "mirror.example/log:1"
+    assert foreign_image(read_member(whole), read_member(after), operations) == "log to mirror.example/log:1"
+
+
+def test_a_container_that_a_patch_cannot_restart_is_left_out() -> None:
+    odd = replace(RUNS, name="log", image_id="sha256:abc")
+    there = member("web-0", replace(RUNS, started_at=AFTER, container_id="containerd://app-2", restart_count=1), odd)
+    of = run("app", "log", patch=True)
+    plan = planned(World((there,), (succeeded(run("app", patch=True), there),), workload(1)), of)
+    assert (plan.end, stages(plan)) == (End.LEFT_OUT, {"web-0": "done"})
+    assert plan.message == f"web-0: {Skip.NO_SPELLING.say(container='log')}"
+
+
+def test_a_pod_that_a_patch_cannot_restart_is_left_out() -> None:
+    there = recreated(member("web-0", RUNS)), member("web-1", replace(RUNS, image_id="sha256:abc"))
+    plan = planned(World(there, (succeeded(BY_PATCH, there[0]),), workload(2)), BY_PATCH)
+    assert (plan.end, plan.message) == (End.LEFT_OUT, f"web-1: {Skip.NO_SPELLING.say(container='app')}")
+
+
+def test_the_pod_of_a_run_that_is_replaced_waits() -> None:
+    """What is kept on the pod cannot be ended, and kubelet may be stopping its container."""
+    older, newer = (run(name=name, patch=True, policy="p") for name in ("older", "newer"))
+    assert newer.replaces(older)
+    busy = read_member(restarted(pod(), older))
+    assert busy.patched is not None
+    plan = planned(World((busy,), (busy.patched,), workload(1)), newer)
+    assert (plan.create, plan.rows[0].wait.reason) == ((), WaitReason.OTHER_REQUEST)
 
 
 def test_the_version_of_kubelet_matters_for_native_sidecars() -> None:

@@ -75,6 +75,12 @@ def test_an_earlier_spelling_with_the_same_digest_is_used_again() -> None:
     assert next_spelling(one, ("registry.example/team/app:1", tagged, moved, PULLED)) == tagged
 
 
+def test_a_spelling_of_another_registry_is_not_used_again() -> None:
+    """Somebody has moved the pod to a mirror, and the runtime knows the same image by its first name."""
+    moved = container("mirror.example/app:1", PULLED)
+    assert next_spelling(moved, ("registry.example/team/app:1", f"registry.example/team/app:1@{DIGEST}")) == ""
+
+
 @pytest.mark.parametrize("image", ["app:1", "app", f"app@{DIGEST}", f"app:1@{DIGEST}"])
 def test_a_pulled_image_has_another_name_for_each_restart(image: str) -> None:
     one, used = container(image.replace("app", "registry.example/team/app"), PULLED), list[str]()

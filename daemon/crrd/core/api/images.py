@@ -38,6 +38,14 @@ class ImageName:
         return digest == self.digest if repository else digest.removeprefix("sha256:").startswith(self.digest[7:])
 
 
+def is_tag_of(name: ImageName, shown: str) -> bool:
+    """Whether a name without a digest is the one that kubelet shows for a container's image."""
+    other = read_image_name(shown)
+    tags = name.tag or _DEFAULT_TAG, other.tag or _DEFAULT_TAG
+    known = name.repository and not name.digest and shown and not other.digest
+    return bool(known) and name.repository == other.repository and tags[0] == tags[1]
+
+
 @lru_cache(maxsize=1024)
 def read_image_name(image: str) -> ImageName:
     """Parse the name of an image."""

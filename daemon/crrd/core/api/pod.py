@@ -122,6 +122,7 @@ class PodContainer:
     needs_restart: tuple[str, ...] = ()  # Configuration that a container which runs never gets, for messages
     container_id: str = ""
     image_id: str = ""  # Of that instance, as kubelet reports it
+    image_shown: str = ""  # A name of that image, as kubelet reports it. It need not be the one in the spec
     running: bool = False
     terminated: bool = False  # Whether kubelet shows that instance as ended, and has not begun another start
     ready: bool = False
@@ -333,6 +334,7 @@ def _with_status(container: PodContainer, status: Mapping[str, Any], path: str) 
         container,
         container_id=text(status.get("containerID")),
         image_id=text(status.get("imageID")),
+        image_shown=text(status.get("image")),
         running=state.get("running") is not None,
         terminated=state.get("terminated") is not None,
         ready=status.get("ready") is True,

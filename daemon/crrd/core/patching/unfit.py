@@ -3,7 +3,7 @@
 from crrd.core.admission.rules import DenialReason, Denied
 from crrd.core.api.types import Request, Strategy
 from crrd.core.rollout.patch.kind import unfit
-from crrd.core.rollout.patch.operations import START_SECONDS
+from crrd.core.rollout.patch.operations import START_SECONDS, most_seconds
 from crrd.core.rollout.skips import barred
 from crrd.core.rollout.state import Member
 from crrd.core.rollout.waits import Skip
@@ -28,7 +28,9 @@ def unfit_request(request: Request, member: Member) -> str:
     """Return why no patch can carry out the request as a whole: a sentence that names the field; "" if one can."""
     strategy, pod = request.strategy, member.pod
     own = Strategy().grace(pod.grace_seconds)
-    least = own + START_SECONDS
+    count = 1 if strategy.ordered else len(request.containers)
+    least, stop = most_seconds(member, count), "the pod's grace period"
+    stop = f"{stop} for each of {count} containers, which kubelet stops one after the other" if count > 1 else stop
     image = "containers[0].image must be left out: another image needs a node daemon"
     whole = "wholePod must be false: only a node daemon can restart a whole pod in place"
     reload = "strategy.action must not be Reload: only a node daemon has containers reload"
@@ -41,8 +43,8 @@ def unfit_request(request: Request, member: Member) -> str:
         f"period ({own}s)"
     )
     early = (
-        f"activeDeadlineSeconds must be at least {least}: the pod's grace period, and {START_SECONDS}s until kubelet "
-        "starts a container again"
+        f"activeDeadlineSeconds must be at least {least}: {stop}, and {START_SECONDS}s until kubelet starts a "
+        "container again"
     )
     rules = (
         (request.for_image, image),

@@ -12,14 +12,15 @@ from functools import cached_property
 
 from crrd.core.api.pod import PodContainer
 from crrd.core.api.reasons import Reason
-from crrd.core.api.types import FailurePolicy, Pin, RecreateState, Request, RequestedContainer, StatePhase, Strategy
+from crrd.core.api.types import FailurePolicy, Pin, RecreateState, Request, RequestedContainer, StatePhase
 from crrd.core.patching.unfit import unfit_container, unfit_request
 from crrd.core.recreate.messages import LATER_STEPS, NO_MESSAGE, Message, kubelet_message, waited
 from crrd.core.recreate.settle import fail_rest
 from crrd.core.recreate.step import failed, with_message
-from crrd.core.rollout.patch.operations import START_SECONDS, record_of
+from crrd.core.rollout.patch.operations import most_seconds, record_of
 from crrd.core.rollout.patched import PatchedContainer, is_due, state_of
 from crrd.core.rollout.state import Member
+from crrd.core.rollout.waits import Skip
 
 _Shown = tuple[tuple[str, bool, bool, str, str], ...]
 
@@ -107,7 +108,7 @@ class View:
 
         It would get its image back while it is stopped, and kubelet would restart it twice.
         """
-        return self._left < Strategy().grace(self.member.pod.grace_seconds) + START_SECONDS
+        return self._left < most_seconds(self.member, len(self.next_names))
 
     @cached_property
     def entries(self) -> dict[str, PatchedContainer]:
@@ -221,7 +222,10 @@ class View:
         if before.started or not (container.running and container.container_id):
             # A node daemon restarts it, or it has ended by itself. Then kubelet may start it at any moment.
             return self._awaited(begun, container)
-        if (skip := unfit_container(self.request, self.member, asked.name, self._minor)) is not None:
+        skip = unfit_container(self.request, self.member, asked.name, self._minor)
+        if skip is Skip.CHANGED:  # kubelet is about to start it with the image that somebody has given it
+            return self._awaited(begun, container)
+        if skip is not None:
             return failed(before, Message.of(Reason.NEEDS_DAEMON, why=skip.say(container=asked.name)))
         return with_message(before, NO_MESSAGE)
 

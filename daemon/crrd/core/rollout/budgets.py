@@ -60,7 +60,8 @@ class Budgets:
         self._in_order = world.workload is not None and world.workload.in_order
         requests = [each for each in world.requests if not each.request.completed]
         self._busy = _busy_pods(kind, rows, requests)
-        self._requested = {each.request.pod_uid for each in requests if not run.replaces(each.run)}
+        # One that is kept on its pod cannot be ended, and kubelet may be stopping a container for it.
+        self._requested = {each.request.pod_uid for each in requests if each.on_pod or not run.replaces(each.run)}
         self._requested |= {each.pod.uid for each in world.members if each.due}
         counting = [member for member in world.members if member.counts]
         self._available_later = _available_later(counting, kind.min_ready, now)

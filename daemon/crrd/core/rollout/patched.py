@@ -253,14 +253,18 @@ def own_annotations(obj: Mapping[str, Any]) -> Mapping[str, str] | None:
 def image_changes(obj: Mapping[str, Any]) -> dict[str, datetime]:
     """Return when the images of containers were changed in a pod's spec, by its managedFields.
 
-    A manager's time is that of its last change of any field, so the change may have been earlier. Empty if the spec has
-    not changed since the pod's creation, or the API server is older than 1.33 and does not say so.
+    A manager's time is that of its last change of any field, so the change may have been earlier. The manager that has
+    created the pod owns its images, too. Empty if the spec has not changed since the pod's creation, or the API server
+    is older than 1.33 and does not say so.
     """
     meta, found = mapping(obj.get("metadata")), dict[str, datetime]()
+    created = parse_time(text(meta.get("creationTimestamp")))
     if number(meta.get("generation")) <= 1:
         return found
     for entry in map(mapping, items(meta.get("managedFields"))):
         owned, at = mapping(mapping(entry.get("fieldsV1")).get("f:spec")), parse_time(text(entry.get("time")))
+        if at is not None and created is not None and at <= created:
+            continue
         there = {**mapping(owned.get("f:containers")), **mapping(owned.get("f:initContainers"))}
         for name, _, _ in pod_containers(mapping(obj.get("spec"))):
             if at is not None and "f:image" in mapping(there.get(f'k:{{"name":"{name}"}}')):

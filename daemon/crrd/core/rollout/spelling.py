@@ -44,11 +44,13 @@ def next_spelling(container: PodContainer, used: Sequence[str]) -> str:
     """Return the spelling for the next restart, "" if there is none.
 
     `used` has the spellings that the container had before, the last one at the end. Those with the digest of the image
-    that runs can be used again. Kubelet keeps a back-off for each spelling, so a new one is best, then the one that was
+    that runs can be used again, unless somebody has given it another name since: that may be of another registry.
+    Kubelet keeps a back-off for each spelling, so a new one is best, then the one that was
     used longest ago. An image that only has a digest gets a tag if there is nothing else.
     """
     digest = container.image_id.rpartition("@")[2]
-    again = (each for each in used if each.endswith(f"@{digest}") and each != container.image)
+    known = used if container.image in used else ()
+    again = (each for each in known if each.endswith(f"@{digest}") and each != container.image)
     order = {each: number for number, each in enumerate(used)}
     return min((*spellings(container), *again), key=lambda each: order.get(each, -1), default=_tagged(container))
 

@@ -186,8 +186,9 @@ class Asked:
 
         After ATTEMPTS requests the last one has failed.
         """
-        request, daemon = self.asked.request, (self.kind.world.daemons or {}).get(self.member.pod.node_name)
-        since, created = daemon.since if daemon is not None else None, self.asked.created_at
+        world, request, node = self.kind.world, self.asked.request, self.member.pod.node_name
+        daemon, created = (world.daemons or {}).get(node), self.asked.created_at
+        since = daemon.since if daemon is not None else world.ready_since.get(node)
         if since is None or created is None or since <= created or attempt_of(request.name) >= ATTEMPTS:
             return None
         again = Candidate(self.kind, self.member).row
@@ -264,7 +265,7 @@ class RowMemo:
     def expect(self, kind: Kind) -> None:
         """Forget everything if the plan is for another run, or if nodes or configuration have changed."""
         world = kind.world
-        of_nodes = world.kubelets, world.daemons, world.down
+        of_nodes = world.kubelets, world.daemons, world.down, world.ready_since
         context = kind.run, kind.min_ready, of_nodes, world.config, world.kept, world.refused, world.retried
         if context != self._context:
             self._context, self._rows = context, {}

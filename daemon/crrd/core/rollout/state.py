@@ -217,6 +217,7 @@ class World:
     zones: Mapping[str, str] = field(default_factory=dict)  # By node
     daemons: Mapping[str, NodeDaemon] | None = None  # By node; None if unknown
     down: frozenset[str] = frozenset()  # Nodes that are known not to be ready
+    ready_since: Mapping[str, datetime] = field(default_factory=dict)  # Since when other nodes are, if that was read
     aborted: frozenset[str] = frozenset()  # Names of aborted runs
     refused: Mapping[str, str] = field(default_factory=dict)
     """Pods (UID) whose request the API server rejected, and its message."""

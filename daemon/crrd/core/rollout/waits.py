@@ -136,7 +136,7 @@ class Skip(ReasonTable):
         "KeptByKubelet",
         "kubelet on its node is older than 1.32, and would not replace native sidecar {container}",
     )
-    LONG_GRACE = "GracePeriodTooLong", "its grace period may end after the time limit of a pod"
+    LONG_GRACE = "GracePeriodTooLong", "its containers may take longer to stop than the time limit of a pod"
     STATIC = "StaticPod", "it is a static pod, whose containers only the files on its node define"
     OF_KRUISE = "OwnedByOpenKruise", "its controller is of OpenKruise, which writes the images of its pods itself"
     CHANGED = (

@@ -3,20 +3,25 @@
 It is the plain restart in all else: order, budgets, and when a pod is done. What a patch cannot restart is skipped.
 """
 
+from collections.abc import Iterable
 from typing import ClassVar
 
 from crrd.core.api.pod import ContainerKind, PodContainer
-from crrd.core.api.types import GROUP, Strategy
-from crrd.core.rollout.patch.operations import START_SECONDS, runs_other_image, spelling_of
+from crrd.core.api.types import GROUP, StatePhase
+from crrd.core.rollout.patch.operations import most_seconds, runs_other_image, spelling_of
 from crrd.core.rollout.phases import End
 from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.restart import Restart
 from crrd.core.rollout.rows import Row
 from crrd.core.rollout.run import Options
+from crrd.core.rollout.skips import wanted
 from crrd.core.rollout.state import Member
 from crrd.core.rollout.waits import NO_WAIT, Skip, Wait, WaitReason
 from crrd.kubelet.restart_rules import RestartPolicy, keeps_sidecars
 from crrd.kubelet.version import known_minor
+
+_UNFIT = (Skip.NOT_ALWAYS, Skip.KEPT, Skip.LONG_GRACE, Skip.CHANGED, Skip.NO_SPELLING)
+"""Why a patch cannot restart a container that a node daemon may restart."""
 
 
 class PatchRestart(Restart):
@@ -33,13 +38,28 @@ class PatchRestart(Restart):
 
     def wait_before_end(self, rows: tuple[Row, ...], end: End) -> Wait:
         """See Kind. Kubelet may not be able to start a container, and nobody else gives it its image back."""
-        waits = [row.pod for row in rows if row.has_open_request]
+        waits = [row.pod for row in rows if _is_begun(row)]
         return Wait.of(WaitReason.NOT_STARTED, pods=", ".join(waits)) if waits else NO_WAIT
+
+    def left_out(self, rows: Iterable[Row]) -> list[str]:
+        """See Kind: what a patch could not restart, also beside containers of the same pod that it has restarted."""
+        left = [f"{row.pod}: {row.wait.why}" for row in rows if row.skip in _UNFIT]
+        for row in rows:
+            if row.skip is None and row.member is not None and row.member.counts:
+                unfit = ((self.skip(row.member, each, None), each.name) for each in wanted(self.run, row.member))
+                left += [f"{row.pod}: {skip.say(container=name)}" for skip, name in unfit if skip in _UNFIT]
+        return left
 
     def has_instance(self, container: PodContainer) -> bool:
         """See Restart. The patch ends the back-off of one that crashes."""
         crashes = container.terminated or container.waiting_reason == "CrashLoopBackOff"
         return super().has_instance(container) or (crashes and bool(container.container_id))
+
+
+def _is_begun(row: Row) -> bool:
+    """Whether kubelet has yet to start a container of a pod. The next ones of a run in order are begun no more."""
+    states = row.request.request.status.states if row.request is not None else ()
+    return row.has_open_request and any(each.phase is StatePhase.RECREATING for each in states)
 
 
 def unfit(member: Member, container: PodContainer, minor: int | None, options: Options | None = None) -> Skip | None:
@@ -67,6 +87,12 @@ def never_patched(
         return Skip.NOT_ALWAYS
     if container.kind is ContainerKind.SIDECAR and keeps_sidecars(minor):
         return Skip.KEPT
-    if options is not None and Strategy().grace(member.pod.grace_seconds) + START_SECONDS > options.pod_timeout:
+    if options is not None and most_seconds(member, _together(member, options)) > options.pod_timeout:
         return Skip.LONG_GRACE
     return Skip.NO_SPELLING if container.image_id and not spelling_of(member, container) else None
+
+
+def _together(member: Member, options: Options) -> int:
+    """Return how many containers of a pod one patch restarts, at most."""
+    there = member.pod.recreatable
+    return 1 if options.ordered else sum(name in there for name in options.containers or there)

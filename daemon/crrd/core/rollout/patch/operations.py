@@ -4,13 +4,13 @@ A patch is one write: what makes kubelet restart, and the record of it. Its test
 decided on, by container ID and restart count, and to the image that each of them has.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from crrd.core.api.images import ANNOTATION_PATCHED
-from crrd.core.api.pod import PodContainer
+from crrd.core.api.images import ANNOTATION_PATCHED, is_tag_of, read_image_name
+from crrd.core.api.pod import ContainerKind, PodContainer
 from crrd.core.api.time import parse_time
 from crrd.core.api.types import RecreateState, StatePhase, Strategy
 from crrd.core.rollout.patched import PatchedContainer, PatchRecord, is_due, read_record
@@ -24,6 +24,14 @@ START_SECONDS = 30
 """From the end of a grace period to the next start, at most. A patch that is taken back in between restarts twice."""
 _OF_REQUEST = "request"  # In place of a run's name: by this label, pods with a record are found
 _OF_A_RUN = "crr.apps.kruise.io/run-"  # Annotations with which a run records its state
+
+
+def most_seconds(member: Member, containers: int = 1) -> int:
+    """Return after how many seconds kubelet has started so many containers of one patch again, at the latest.
+
+    It stops them one after the other (`SyncPod` in pkg/kubelet/kuberuntime), and starts none before that.
+    """
+    return Strategy().grace(member.pod.grace_seconds) * max(1, containers) + START_SECONDS
 
 
 def record_of(member: Member) -> PatchRecord | None:
@@ -41,17 +49,23 @@ def runs_other_image(member: Member, container: PodContainer) -> bool:
     """Whether a container may run another image than its spec has, because somebody has changed that since its start.
 
     Kubelet replaces it soon, and another spelling of the image that still runs would take the change back. When the
-    last instance of one that crashes has started is not known.
+    last instance of one that crashes has started is not known. What managedFields say is the time of a manager's last
+    write of anything. So if kubelet knows the present spec, and the instance has its image, nothing was changed.
     """
     changed, began = member.image_changes.get(container.name), parse_time(container.started_at)
     if changed is None or (began is not None and changed <= began):
+        return False
+    name = read_image_name(container.image)
+    is_of = name.is_of(container.image_id)
+    if member.pod.spec_observed and (is_of or is_tag_of(name, container.image_shown)):
         return False
     record = record_of(member)
     if record is None:
         return True
     asked = next((each for each in record.containers if each.name == container.name), None)
     kept = asked is not None and (asked.before, asked.container_id) == (container.image, container.container_id)
-    return not kept and container.image not in record.used_by_now().get(container.name, ())[-1:]
+    is_last = container.image in record.used_by_now().get(container.name, ())[-1:]
+    return not kept and not (is_last and is_of is not False)
 
 
 def restart(member: Member, request: Mapping[str, Any], now: str) -> tuple[Operation, ...]:
@@ -62,16 +76,17 @@ def restart(member: Member, request: Mapping[str, Any], now: str) -> tuple[Opera
     the pod is replaced.
     """
     meta, annotations = request["metadata"], request["metadata"]["annotations"]
-    pod, before, operations = member.pod, record_of(member), [jsonpatch.test("/metadata/uid", member.pod.uid)]
+    pod, operations = member.pod, [jsonpatch.test("/metadata/uid", member.pod.uid)]
     restarted, in_order = list[PatchedContainer](), request["spec"]["strategy"]["orderedRecreate"]
-    for name in (each["name"] for each in request["spec"]["containers"]):
+    names = [each["name"] for each in request["spec"]["containers"]]
+    for name in names:
         found = pod.containers[name]
         given = spelling_of(member, found) if not (in_order and restarted) else ""
         asked = PatchedContainer(name, found.container_id, found.restart_count, found.image_id, found.image, given)
         restarted.append(asked)
         operations += _respell(member, asked) if given else ()
-    used = before.used_by_now() if before is not None else {}
-    used = {name: names for name, names in used.items() if _is_known(pod.containers.get(name), names)}
+    back, used = _leave(member, names)
+    operations += back
     record = PatchRecord(meta["name"], now, tuple(restarted), used)
     there = member.annotations or {}
     earlier = [key for key in there if key.startswith(_OF_A_RUN) and key not in annotations]
@@ -86,16 +101,18 @@ def restart_for(member: Member, name: str, uid: str, containers: Iterable[str], 
     `name` and `uid` are those of the request. What it has restarted before stays in the record. What a run has recorded
     on the pod is replaced, so that nobody takes this restart for one of the run.
     """
-    before, restarted = record_of(member), list[PatchedContainer]()
-    for each in containers:
+    before, restarted, names = record_of(member), list[PatchedContainer](), tuple(containers)
+    for each in names:
         found = member.pod.containers[each]
         parts = found.container_id, found.restart_count, found.image_id, found.image, spelling_of(member, found)
         restarted.append(PatchedContainer(each, *parts))
+    operations = [jsonpatch.test("/metadata/uid", member.pod.uid)]
     if before is not None and before.uid == uid:
         record = replace(before, containers=(*before.containers, *restarted))
     else:
-        record = PatchRecord(name, now, tuple(restarted), before.used_by_now() if before is not None else {}, uid)
-    operations = [jsonpatch.test("/metadata/uid", member.pod.uid)]
+        back, used = _leave(member, names)
+        operations += back
+        record = PatchRecord(name, now, tuple(restarted), used, uid)
     for asked in restarted:
         operations += _respell(member, asked)
     gone = [key for key in member.annotations or {} if key.startswith(_OF_A_RUN)]
@@ -122,8 +139,7 @@ def proceed(member: Member, now: datetime) -> tuple[Operation, ...]:
     record, name = record_of(member), next_container(member, now)
     if record is None or member.patched is None or not name:
         return ()
-    needed = timedelta(seconds=Strategy().grace(member.pod.grace_seconds) + START_SECONDS)
-    if member.patched.at(now + needed).request.completed:
+    if member.patched.at(now + timedelta(seconds=most_seconds(member))).request.completed:
         return ()
     found = member.pod.containers[name]
     asked = next(each for each in record.containers if each.name == name)
@@ -136,22 +152,37 @@ def proceed(member: Member, now: datetime) -> tuple[Operation, ...]:
     return (jsonpatch.test("/metadata/uid", member.pod.uid), *_respell(member, asked), *_annotate(member, changes))
 
 
-def foreign_image(made: Member, names: Collection[str] = ()) -> str:
-    """Return a container and its image if that is not the spelling that a patch has just given it, "" if all are.
+def foreign_image(before: Member, made: Member, operations: Iterable[Operation]) -> str:
+    """Return a container of a patched pod and its image if that is not as the patch has it, "" if all are.
 
-    `names`: the containers of this patch, empty for all that the pod has recorded.
+    A webhook may also change a container that the patch leaves alone, and kubelet would restart that one, too.
     """
-    record = record_of(made)
-    for each in record.containers if record is not None else ():
-        image = made.pod.containers[each.name].image
-        if each.given and image != each.given and (not names or each.name in names):
-            return f"{each.name} to {image}"
+    given = {each["path"]: each["value"] for each in operations if each["op"] == "replace"}
+    for name, each in before.pod.containers.items():
+        if each.kind is ContainerKind.EPHEMERAL:
+            continue
+        image = made.pod.containers[name].image if name in made.pod.containers else each.image
+        if image != given.get(f"{before.pod.path_of(name)}/image", each.image):
+            return f"{name} to {image}"
     return ""
 
 
-def _is_known(container: PodContainer | None, names: tuple[str, ...]) -> bool:
-    """Whether these are names of the image that a container has, because nobody else has written that since."""
-    return container is not None and names[-1:] == (container.image,)
+def _leave(member: Member, names: Iterable[str]) -> tuple[list[Operation], Mapping[str, tuple[str, ...]]]:
+    """Return what a patch that replaces the pod's record must do first, and the spellings that were used before it.
+
+    `names` are the containers that it restarts. Others that kubelet has not started with their last spelling get their
+    images back, because nobody would know that they need it. Names of an image that was replaced are forgotten.
+    """
+    before, there = record_of(member), member.pod.containers
+    if before is None:
+        return [], {}
+    left = [each for each in before.containers if each.name not in {*names} and is_due(each, there.get(each.name))]
+    before = before.given_back(
+        {each.name: RecreateState(each.name, message="another restart follows") for each in left}
+    )
+    used = before.used_by_now().items()
+    images = {name: each.image for name, each in there.items()} | {each.name: each.before for each in left}
+    return [*_take_back(member, left)], {name: known for name, known in used if known[-1:] == (images.get(name),)}
 
 
 def _respell(member: Member, asked: PatchedContainer) -> Iterable[Operation]:
@@ -208,9 +239,12 @@ def give_images_back(member: Member, failed: Mapping[str, RecreateState]) -> tup
     back = [each for each in record.containers if each.name in failed and is_due(each, there.get(each.name))]
     if not back:
         return ()
-    operations = [jsonpatch.test("/metadata/uid", member.pod.uid)]
-    for each in back:
-        path = f"{member.pod.path_of(each.name)}/image"
-        operations += [*_tests(member, each, each.given), jsonpatch.replace(path, each.before)]
     record = record.given_back({each.name: failed[each.name] for each in back})
-    return (*operations, *_annotate(member, {ANNOTATION_PATCHED: record.to_json()}))
+    test, changes = jsonpatch.test("/metadata/uid", member.pod.uid), {ANNOTATION_PATCHED: record.to_json()}
+    return (test, *_take_back(member, back), *_annotate(member, changes))
+
+
+def _take_back(member: Member, containers: Iterable[PatchedContainer]) -> Iterable[Operation]:
+    for each in containers:
+        yield from _tests(member, each, each.given)
+        yield jsonpatch.replace(f"{member.pod.path_of(each.name)}/image", each.before)
