@@ -9,6 +9,7 @@ import pytest
 
 from crrd.core.api.pod import ContainerKind
 from crrd.core.api.reasons import Reason
+from crrd.core.api.time import rfc3339
 from crrd.core.api.types import RecreateState, RequestedContainer, RequestPhase
 from crrd.core.rollout.change import ImageChange, TemplateMode, read_image_change
 from crrd.core.rollout.image.adoption import changed_by_others, next_adoption, trial_writes
@@ -22,7 +23,7 @@ from crrd.core.rollout.image.template import NO_TEMPLATE, Content, Revision, Tem
 from crrd.core.rollout.kinds import kind_of
 from crrd.core.rollout.overview import run_status
 from crrd.core.rollout.phases import End, RunPhase, Stage
-from crrd.core.rollout.plan import Plan
+from crrd.core.rollout.plan import Plan, make_plan
 from crrd.core.rollout.preview import make_preview
 from crrd.core.rollout.requests import RunRequest, read_run_request
 from crrd.core.rollout.run import ANNOTATION_RUN, Amount, Run
@@ -33,6 +34,7 @@ from tests.support.rollouts import (
     AFTER,
     BEFORE,
     NOW,
+    Phases,
     asked,
     chosen,
     container,
@@ -729,6 +731,47 @@ def test_a_held_deployment_is_released_before_a_starting_pod_gets_the_image() ->
     found, revisions = template(NEW, holder="run", paused=True), (revision("a", NEW, replicas=2),)
     plan = planned(world((*pods(NEW), fresh), template=found, revisions=revisions), of_image(adopt=True, pulls=False))
     assert [each.plural for each in adoption_of(plan).writes] == ["deployments"]
+
+
+FRESH = member(  # Its container is about to start
+    "web-9", container(image=OLD, container_id="", running=False, ready=False), ready=False, created=AFTER
+)
+
+
+def in_phase(phase: RunPhase) -> tuple[Run, tuple[Member, ...], tuple[RunRequest, ...]]:
+    """Return a run whose template has the image, with its pods and requests in this phase, before its last pod."""
+    options: dict[RunPhase, dict[str, Any]] = {
+        RunPhase.JUDGING: {"judge": 60},
+        RunPhase.PAUSED: {"steps": (1,), "step_pause": 600, "max_unavailable": Amount(6)},
+    }
+    of = of_image(adopt=True, pulls=phase is RunPhase.PULLING, **options.get(phase, {}))
+    if phase not in options:
+        return of, pods(OLD), ()
+    done = recreated(pods(NEW)[0])
+    asked_for = succeeded(of, done, completion_time=rfc3339(NOW - timedelta(seconds=30)))
+    return of, (done, *pods(OLD, OLD)[1:]) if phase is RunPhase.PAUSED else (done,), (asked_for,)
+
+
+@pytest.mark.parametrize("phase", [RunPhase.RESTARTING, RunPhase.PULLING, RunPhase.JUDGING, RunPhase.PAUSED])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (template(NEW), template(NEW)),  # a pod with the image from before is about to start
+        (template(NEW, holder="run", paused=True), template(NEW, left_by="run")),  # a user resumes the Deployment
+    ],
+)
+def test_a_run_whose_template_has_the_image_goes_on_to_the_release(
+    phase: RunPhase, before: Template, after: Template
+) -> None:
+    of, there, requests = in_phase(phase)
+    first = planned(world(there, *requests, template=before, revisions=()), of)
+    left = there[:1] if requests else pods(NEW)
+    known = world((*left, *((FRESH,) if before == after else ())), *requests, template=after, revisions=())
+    last = make_plan(known, of, NOW + timedelta(seconds=30))
+    assert (first.end, first.phase, last.end, last.phase) == (None, phase, None, RunPhase.RELEASING)
+    phases = Phases()
+    phases.saw(first)
+    phases.saw(last)
 
 
 def test_a_pod_that_cannot_get_the_image_leaves_its_controller_held_and_says_so() -> None:

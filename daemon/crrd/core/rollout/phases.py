@@ -23,11 +23,14 @@ class RunPhase(StrEnum):
     OVER = "Over"  # The end is recorded
 
 
+_RELEASED = "no pod is left, and the template has the image already"
+
 RUN_MOVES: Mapping[tuple[RunPhase, RunPhase], str] = MappingProxyType(
     {
         (RunPhase.PULLING, RunPhase.RESTARTING): "a node has the image",
         (RunPhase.PULLING, RunPhase.PAUSED): "what is left of the step cannot start",
         (RunPhase.PULLING, RunPhase.ADOPTING): "the pods that were left have gone, or have the image",
+        (RunPhase.PULLING, RunPhase.RELEASING): _RELEASED,
         (RunPhase.RESTARTING, RunPhase.PULLING): "the nodes of the next pods do not have the image yet",
         (RunPhase.PULLING, RunPhase.JUDGING): "what is left of the step cannot start",
         (RunPhase.RESTARTING, RunPhase.JUDGING): "the pods of a step are done",
@@ -35,12 +38,15 @@ RUN_MOVES: Mapping[tuple[RunPhase, RunPhase], str] = MappingProxyType(
         (RunPhase.JUDGING, RunPhase.PULLING): "the next step begins, and its nodes do not have the image yet",
         (RunPhase.JUDGING, RunPhase.PAUSED): "the judgement is yes",
         (RunPhase.JUDGING, RunPhase.ADOPTING): "the judgement of the last step is yes",
+        (RunPhase.JUDGING, RunPhase.RELEASING): _RELEASED,
         (RunPhase.PAUSED, RunPhase.JUDGING): "the pod that was unready is done again",
         (RunPhase.RESTARTING, RunPhase.PAUSED): "the first part or a step is done",
         (RunPhase.PAUSED, RunPhase.RESTARTING): "the pause is over, or a user has allowed what follows",
         (RunPhase.PAUSED, RunPhase.PULLING): "the pause is over, or a user has allowed what follows",
         (RunPhase.PAUSED, RunPhase.ADOPTING): "the pods that were left have gone",
+        (RunPhase.PAUSED, RunPhase.RELEASING): _RELEASED,
         (RunPhase.RESTARTING, RunPhase.ADOPTING): "all pods have the image",
+        (RunPhase.RESTARTING, RunPhase.RELEASING): _RELEASED,
         (RunPhase.ADOPTING, RunPhase.RESTARTING): "a new pod needs the image",
         (RunPhase.ADOPTING, RunPhase.PULLING): "a new pod needs the image",
         (RunPhase.ADOPTING, RunPhase.RELEASING): "the workload and its pods agree",
