@@ -52,6 +52,8 @@ async def test_a_pod_that_crashes_in_the_judgement_is_the_only_one(cluster: Play
     assert f"{first} has restarted once more" in again.out
     status = await cluster.recreate("status", "run")
     assert "halted" in status.out
+    (continued,) = [line for line in status.out.splitlines() if line.startswith("to continue: ")]
+    assert " --yes" in continued
     overruled = asyncio.create_task(cluster.recreate("resume", "run", "--yes", "--timeout", "3s"))
     await cluster.stopped(2)
     assert (await overruled).code == 3, "the last step is judged for longer than this"

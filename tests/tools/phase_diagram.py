@@ -39,7 +39,7 @@ def ends() -> str:
     ]
     for end in End:
         if end is not End.YIELDED:  # it is no end of a command
-            how = end.go_on.format(resume="`resume RUN`").replace("`resume RUN` --", "`resume RUN --")
+            how = end.go_on.say("`resume RUN`").replace("`resume RUN` --", "`resume RUN --")
             how = re.sub(r"(`resume RUN --[-a-z]+)", r"\1`", how)
             follows = "yes" if end.next_follows else "no"
             rows.append(f"| {end.word} | {end.cause} | {end.exit_code} | {end.event} | {follows} | {how} |")

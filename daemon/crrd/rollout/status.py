@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from crrd.core.rollout.overview import RunStatus, run_status, unstarted
-from crrd.core.rollout.phases import End, GoOn, Stage
+from crrd.core.rollout.phases import End, Stage
 from crrd.core.rollout.plan import Plan, make_plan
 from crrd.core.rollout.requests import RunRequest, newest_run
 from crrd.core.rollout.rows import Row
@@ -101,9 +101,7 @@ def _after_the_end(row: Row, end: End) -> Row:
 
 def _again(session: Session, status: RunStatus) -> str:
     """Return the command that continues a run, or "" if it goes on or is over."""
-    flag = {GoOn.NOT: None, GoOn.NEW_RUN: None, GoOn.CONFIRM: " --yes", GoOn.RETRY: " --retry-failed"}
-    found = flag.get(status.end.go_on, "") if status.end is not None else None
-    return session.command_line("resume", status.run.name) + found if found is not None else ""
+    return status.end.go_on.command(session.command_line("resume", status.run.name)) if status.end is not None else ""
 
 
 def is_gone(by: str) -> bool:

@@ -40,4 +40,13 @@ def test_what_a_user_can_do_names_the_command_once() -> None:
     assert End.PAUSED.go_on.say(RESUME) == f"to continue: {RESUME} --yes"
     assert End.FAILED.go_on.say(RESUME) == f"after fixing the cause, to continue: {RESUME} --retry-failed"
     assert End.FAILED.go_on.say(f"{RESUME} --retry-failed").count("--retry-failed") == 1
+    assert End.HALTED.go_on.command(RESUME) == f"{RESUME} --yes", "without the flag it is halted again"
     assert End.ABORTED.go_on.say(RESUME) == "to restart the rest, start a new run"
+
+
+@pytest.mark.parametrize("end", End)
+def test_status_and_the_last_line_have_the_same_command(end: End) -> None:
+    command = end.go_on.command(RESUME)
+    assert command in end.go_on.say(RESUME)
+    assert bool(command) is ("{resume}" in end.go_on.sentence)
+    assert end.go_on.command(command) == command, "a flag that it has is not repeated"

@@ -5,7 +5,7 @@ docs/recreate.md and its tables are generated from them: `python -m tests.tools.
 """
 
 from collections.abc import Mapping
-from enum import StrEnum
+from enum import Enum, StrEnum
 from types import MappingProxyType
 from typing import Self
 
@@ -90,22 +90,28 @@ class Stage(StrEnum):
         return self in (Stage.REQUESTED, Stage.RECREATING, Stage.SETTLING)
 
 
-class GoOn(StrEnum):
-    """What a user can do after an end. `{resume}` is the command that continues the run."""
+class GoOn(Enum):
+    """What a user can do after an end: a sentence, and the flag of the command in it, None if it has no command."""
 
-    NOT = ""
-    RESUME = "to continue: {resume}"
-    CONFIRM = "to continue: {resume} --yes"
-    RETRY = "after fixing the cause, to continue: {resume} --retry-failed"
-    OVERRULE = "to continue in spite of it: {resume} --yes"
-    AFTER_FIX = "after fixing the cause, to continue: {resume}"
-    NODE_BACK = "once the node is back, to continue: {resume}"
-    NEW_RUN = "to restart the rest, start a new run"
+    NOT = "", None
+    RESUME = "to continue: {resume}", ""
+    CONFIRM = "to continue: {resume}", " --yes"
+    RETRY = "after fixing the cause, to continue: {resume}", " --retry-failed"
+    OVERRULE = "to continue in spite of it: {resume}", " --yes"
+    AFTER_FIX = "after fixing the cause, to continue: {resume}", ""
+    NODE_BACK = "once the node is back, to continue: {resume}", ""
+    NEW_RUN = "to restart the rest, start a new run", None
+
+    def __init__(self, sentence: str, flag: str | None) -> None:
+        self.sentence, self.flag = sentence, flag
+
+    def command(self, resume: str) -> str:
+        """Return the command that continues the run, "" if none does. `resume` may have its flag already."""
+        return "" if self.flag is None else f"{resume.replace(self.flag, '')}{self.flag}"
 
     def say(self, resume: str) -> str:
         """Return the sentence, with the command."""
-        flag = " --retry-failed" if "--retry-failed" in resume else ""
-        return self.format(resume=resume.replace(flag, "") if self is GoOn.RETRY and flag else resume)
+        return self.sentence.format(resume=self.command(resume))
 
 
 class End(StrEnum):
