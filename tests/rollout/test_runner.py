@@ -13,9 +13,10 @@ from crrd.core.api.time import rfc3339
 from crrd.core.rollout.change import ImageChange
 from crrd.core.rollout.limits import Times
 from crrd.core.rollout.phases import End, Stage
-from crrd.core.rollout.progress import ANNOTATION_PROGRESS, read_progress
+from crrd.core.rollout.plan import Plan
+from crrd.core.rollout.progress import ANNOTATION_PROGRESS, Progress, read_progress
 from crrd.core.rollout.rows import tally
-from crrd.core.rollout.run import Amount
+from crrd.core.rollout.run import Amount, Run
 from crrd.kube.client import KubeClient
 from crrd.kube.lanes import PLACES
 from crrd.kube.resources import PODS, REQUESTS, Resource
@@ -44,6 +45,25 @@ async def until(holds: Callable[[], bool]) -> None:
     """Wait until this holds."""
     while not holds():
         await asyncio.sleep(0.001)
+
+
+async def finished(api: RunCluster, run: Run, times: Times | None = None) -> Plan:
+    """Carry out a run, or one turn of it, and record its end."""
+    client, display = cast("KubeClient", api), TextLines()
+    async with make_cluster(client, NAMESPACE, WEB, run.options) as cluster:
+        writer = make_writer(client, cluster, run, display, api.clock)
+        parts = client, cluster, api.clock, display, writer
+        runner = Runner(*parts, times=times or Times(), remedies=FLAGS, yes=times is None)
+        plan = await runner.run(run)
+        assert await runner.finish(run, plan, 5.0) == ""
+    return plan
+
+
+def recorded(api: RunCluster) -> dict[str, Progress]:
+    """Return the progress that is recorded on each request."""
+    objects = api.objects[REQUESTS.plural].items()
+    found = ((name, each["metadata"]["annotations"].get(ANNOTATION_PROGRESS, "")) for name, each in objects)
+    return {name: progress for name, text in found if (progress := read_progress(text)) is not None}
 
 
 @pytest.mark.parametrize("pods", [50, 200])
@@ -346,15 +366,26 @@ async def test_the_end_is_recorded_on_another_request_if_one_was_just_deleted() 
             return await super().merge_patch(resource, namespace, name, body, subresource=subresource)
 
     api = Deleting(2)
-    run, client, display = api.run_of(), cast("KubeClient", api), TextLines()
-    async with make_cluster(client, NAMESPACE, WEB, run.options) as cluster:
-        writer = make_writer(client, cluster, run, display, api.clock)
-        runner = Runner(client, cluster, api.clock, display, writer, times=Times(), remedies=FLAGS, yes=True)
-        plan = await runner.run(run)
-        assert await runner.finish(run, plan, 5.0) == ""
-    recorded = {
-        name: read_progress(each["metadata"]["annotations"][ANNOTATION_PROGRESS])
-        for name, each in api.objects[REQUESTS.plural].items()
-    }
-    ends = {name for name, each in recorded.items() if each is not None and each.end is End.DONE}
-    assert (len(recorded), ends) == (2, recorded.keys() - {api.gone})
+    await finished(api, api.run_of())
+    ends = {name for name, each in recorded(api).items() if each.end is End.DONE}
+    assert (len(recorded(api)), ends) == (2, recorded(api).keys() - {api.gone})
+
+
+async def test_whoever_waits_is_told_what_is_tried_again(capsys: pytest.CaptureFixture[str]) -> None:
+    class Failing(RunCluster):
+        """The first record of the end fails."""
+
+        failed = False
+
+        async def merge_patch(
+            self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any], *, subresource: str = ""
+        ) -> Mapping[str, Any]:
+            if '"end"' in body["metadata"]["annotations"][ANNOTATION_PROGRESS] and not self.failed:
+                self.failed = True
+                raise ApiUnavailableError("no answer")
+            return await super().merge_patch(resource, namespace, name, body, subresource=subresource)
+
+    api = Failing(1)
+    await finished(api, api.run_of())
+    assert "recording the end of the run, retrying: no answer" in capsys.readouterr().out
+    assert [each.end for each in recorded(api).values()] == [End.DONE]

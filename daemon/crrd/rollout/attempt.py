@@ -10,8 +10,13 @@ from crrd.lib.looptime import loop_time
 from crrd.rollout.display import RunDisplay
 
 
-async def attempt(call: Callable[[], Awaitable[object]], seconds: float, display: RunDisplay) -> str:
-    """Make a call until it succeeds, is refused, or the time is over. Return its error, "" for none."""
+async def attempt(
+    call: Callable[[], Awaitable[object]], seconds: float, display: RunDisplay, what: str = "cleaning up"
+) -> str:
+    """Make a call until it succeeds, is refused, or the time is over. Return its error, "" for none.
+
+    `what` says what the call does, for a user who has to wait.
+    """
     ends, failures, problem = loop_time() + seconds, 0, f"the API server has not answered within {seconds:.0f}s"
     while True:
         try:
@@ -27,7 +32,7 @@ async def attempt(call: Callable[[], Awaitable[object]], seconds: float, display
                 return problem
             if failures == 1:
                 with suppress(OutputError):
-                    display.print_line(f"cleaning up, retrying: {error}")
+                    display.print_line(f"{what}, retrying: {error}")
             await asyncio.sleep(delay)
         else:
             return ""

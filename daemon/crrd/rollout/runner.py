@@ -152,7 +152,8 @@ class Runner:
         try:
             left = await self.writer.clean_up(seconds) if plan.end is not End.YIELDED else ""
         finally:
-            problem = await attempt(partial(self._write, run, self._progress(plan)), RECORD_SECONDS, self._display)
+            write, what = partial(self._write, run, self._progress(plan)), "recording the end of the run"
+            problem = await attempt(write, RECORD_SECONDS, self._display, what)
         unrecorded = f"the end of the run could not be recorded: {problem}" if problem else ""
         return "; ".join(filter(None, (left, unrecorded)))
 

@@ -131,7 +131,7 @@ class ImageWriter(KindWriter):
         """See KindWriter: the workload, in the middle of an adoption."""
         if plan.phase not in (RunPhase.ADOPTING, RunPhase.RELEASING):
             return ""
-        error = await attempt(self._known.read_workload, seconds, self._display)
+        error = await attempt(self._known.read_workload, seconds, self._display, "reading the workload")
         return unknown_holder(run, error) if error else ""
 
     async def _uninterrupted(self, write: Coroutine[Any, Any, T]) -> T:
