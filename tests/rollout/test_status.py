@@ -12,7 +12,7 @@ from datetime import timedelta
 import pytest
 
 from crrd.core.api.time import rfc3339
-from crrd.core.rollout.phases import RunPhase
+from crrd.core.rollout.phases import End, RunPhase
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.progress import Progress
 from crrd.kube.resources import REQUESTS
@@ -43,10 +43,13 @@ async def begun(cluster: PlayedCluster, *words: str) -> AsyncIterator["asyncio.T
             await run
 
 
-async def write(cluster: PlayedCluster, by: str, seconds: float = 0) -> None:
+async def write(
+    cluster: PlayedCluster, by: str, seconds: float = 0, end: End | None = None, waits: str = "web-0"
+) -> None:
     """Another process has written its progress so long ago."""
     (request,) = await cluster.requests()
-    found = Progress(rfc3339(cluster.api.now() - timedelta(seconds=seconds)), by, RunPhase.RESTARTING, 0, 2, "web-0")
+    at = rfc3339(cluster.api.now() - timedelta(seconds=seconds))
+    found = Progress(at, by, RunPhase.RESTARTING, 0, 2, waits, end=end)
     body = {"metadata": {"annotations": found.annotation()}}
     await cluster.client.merge_patch(REQUESTS, NAMESPACE, request["metadata"]["name"], body)
 
@@ -121,6 +124,32 @@ async def test_one_that_asks_or_has_failed_says_how_to_go_on(cluster: PlayedClus
     assert (await shown(cluster, capsys, "nightly"))[1].startswith("aborted (Over): ")
     with pytest.raises(ConfigurationError, match=r"run nightly has already ended \(aborted\)"):
         await recreated(cluster, "abort", "nightly")
+
+
+class Asks(TextLines):
+    """A terminal whose user thinks for a while, and then says yes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.answered = asyncio.Event(), asyncio.Event()
+
+    async def ask(self, question: str) -> bool:
+        self.asked.set()
+        await self.answered.wait()
+        return True
+
+
+async def test_one_that_asks_at_a_terminal_is_paused_for_others(cluster: PlayedCluster, capsys: Output) -> None:
+    await cluster.workload("Deployment", "web", 2, "app")
+    display, words = Asks(), ("deployment/web", "-c", "app", "--run", "nightly", "--partition", "1")
+    async with asyncio.timeout(20):
+        running = asyncio.create_task(recreated(cluster, *words, display=display))
+        await display.asked.wait()
+        lines = await shown(cluster, capsys, "nightly")
+        assert (lines[1].startswith("paused (Paused): 1 of 2 pods recreated"), lines[2]) == (True, f"{RESUME} --yes")
+        display.answered.set()
+        assert await running == 0
+    assert (await shown(cluster, capsys, "nightly"))[1].startswith("done (Over): 2 of 2 pods recreated")
 
 
 async def test_whoever_watches_sees_it_to_its_end(cluster: PlayedCluster, capsys: Output) -> None:

@@ -123,9 +123,11 @@ class Runner:
         problem = next(iter(self._requests.problems.values()), self.writer.problem)
         plan = self._limits.apply(plan, latest, loop_time(), trouble=trouble, problem=problem)
         self._display.show(plan)
-        if plan.end is End.PAUSED and await self._display.ask(plan.message):
-            self._confirm(plan)
-            return latest, plan.going_on()
+        if plan.end is End.PAUSED and not self._is_turn:
+            await self.write_progress(latest, plan)  # others see what it waits for, however long the user thinks
+            if await self._display.ask(plan.message):
+                self._confirm(plan)
+                return latest, plan.going_on()
         if plan.end is None:
             if not trouble:
                 await self.write_progress(latest, plan)

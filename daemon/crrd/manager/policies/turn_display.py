@@ -47,5 +47,5 @@ class TurnDisplay(RunDisplay):
             self._on_refresh(problem, lacks_right)
 
     async def ask(self, question: str) -> bool:
-        """See RunDisplay. The runs of policies are confirmed from their start."""
+        """See RunDisplay. The owner of a policy answers by an annotation (`Policy.allowed_steps`)."""
         return False
