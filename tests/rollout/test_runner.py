@@ -12,7 +12,7 @@ import pytest
 from crrd.core.api.time import rfc3339
 from crrd.core.rollout.change import ImageChange
 from crrd.core.rollout.limits import Times
-from crrd.core.rollout.phases import End, Stage
+from crrd.core.rollout.phases import GOES_ON, End, Stage
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.progress import ANNOTATION_PROGRESS, Progress, read_progress
 from crrd.core.rollout.rows import tally
@@ -369,6 +369,30 @@ async def test_the_end_is_recorded_on_another_request_if_one_was_just_deleted() 
     await finished(api, api.run_of())
     ends = {name for name, each in recorded(api).items() if each.end is End.DONE}
     assert (len(recorded(api)), ends) == (2, recorded(api).keys() - {api.gone})
+
+
+@pytest.mark.parametrize(
+    ("times", "options", "waits"),
+    [
+        (Times(patience=60.0, most=5.0), {}, "its next turn"),
+        (Times(5.0, 60.0), {}, "the window of its policy"),
+        (
+            Times(patience=60.0),
+            {"steps": (1,), "step_pause": None},
+            "step 1 of 2 is done, 3 left; the condition Ready of its policy has the command to continue",
+        ),
+    ],
+)
+async def test_the_end_of_a_turn_is_recorded_as_no_end_of_the_run(
+    times: Times, options: dict[str, Any], waits: str
+) -> None:
+    """Whatever ends it. The manager goes on with the run later."""
+    api = RunCluster(4)
+    plan = await finished(api, api.run_of(policy="policy-uid", **options), times)
+    assert plan.end in GOES_ON
+    (last,) = [each for each in recorded(api).values() if each.end is not None]
+    assert last.end is End.YIELDED
+    assert last.waits.startswith(waits)
 
 
 async def test_whoever_waits_is_told_what_is_tried_again(capsys: pytest.CaptureFixture[str]) -> None:

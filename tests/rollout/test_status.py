@@ -152,6 +152,24 @@ async def test_one_that_asks_at_a_terminal_is_paused_for_others(cluster: PlayedC
     assert (await shown(cluster, capsys, "nightly"))[1].startswith("done (Over): 2 of 2 pods recreated")
 
 
+async def test_a_run_of_a_policy_waits_between_two_turns(cluster: PlayedCluster, capsys: Output) -> None:
+    """After an hour, nobody will give it another one."""
+    await cluster.workload("Deployment", "web", 2, "app")
+    async with begun(cluster):
+        pass
+    await write(cluster, "manager-x7k2b/1", 3500, End.YIELDED, "its next turn")
+    first, waits, *more = (await shown(cluster, capsys, "nightly"))[1:]
+    assert first.startswith("waiting (Restarting): 0 of 2 pods recreated")
+    assert (waits, RESUME in more) == ("waits for: its next turn", False)
+    watching = asyncio.create_task(recreated(cluster, "status", "nightly", "-w"))
+    await asyncio.sleep(0.5)
+    assert not watching.done(), "it follows the run into the next turn"
+    await write(cluster, "manager-x7k2b/1", 3700, End.YIELDED, "its next turn")
+    assert await watching == 1
+    lines = await shown(cluster, capsys, "nightly")
+    assert (lines[1].split()[0], lines[2:4]) == ("stopped", ["waits for: its next turn", RESUME])
+
+
 async def test_whoever_watches_sees_it_to_its_end(cluster: PlayedCluster, capsys: Output) -> None:
     _, second = await cluster.workload("Deployment", "web", 2, "app")
     async with begun(cluster) as run:

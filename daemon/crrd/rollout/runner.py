@@ -13,7 +13,7 @@ from functools import partial
 from crrd.core.api.time import parse_time, rfc3339
 from crrd.core.rollout.limits import Limits, Times
 from crrd.core.rollout.parts import PartState
-from crrd.core.rollout.phases import End, RunPhase
+from crrd.core.rollout.phases import GOES_ON, End, RunPhase
 from crrd.core.rollout.plan import Plan, make_plan
 from crrd.core.rollout.progress import LIVE_SECONDS, Progress
 from crrd.core.rollout.rows import count_done
@@ -173,11 +173,14 @@ class Runner:
                 self.is_unanswered = False
 
     def _progress(self, plan: Plan) -> Progress:
-        waits = (plan.part.refusal or "; ".join(plan.waits))[:_WAITS_CHARACTERS]
-        phase = RunPhase.OVER if plan.end is not None and plan.end.over else plan.phase
+        end = plan.end
+        waits = [plan.part.refusal] if plan.part.refusal else plan.waits
+        if self._is_turn and end is not None and end in GOES_ON:
+            end, waits = End.YIELDED, [GOES_ON[end].format(message=plan.message), *waits]
+        phase = RunPhase.OVER if end is not None and end.over else plan.phase
         counts, at = count_done(plan.rows), rfc3339(self._clock.now())
-        blocked, steps = bool(plan.wait.why), plan.part.number
-        return Progress(at, this_process(), phase, *counts, waits, blocked=blocked, end=plan.end, steps=steps)
+        why, blocked, steps = "; ".join(waits)[:_WAITS_CHARACTERS], bool(plan.wait.why), plan.part.number
+        return Progress(at, this_process(), phase, *counts, why, blocked=blocked, end=end, steps=steps)
 
     def _note_written(self, progress: Progress | None) -> None:
         """Record that the progress was written on a request."""

@@ -84,6 +84,8 @@ async def _status_of(session: Session, run: Run, cluster: Cluster) -> tuple[RunS
     if await cluster.probes.learn(plan):
         plan = make_plan(cluster.world(), run, now)
     plan = plan.worded(FLAGS)
+    if status.between_turns:  # what is recorded says more: the run may wait for its turn, or for its window
+        return status, plan
     if status.end is None:
         return replace(status, waits="; ".join(plan.waits)), plan
     rows = (_after_the_end(row, status.end) for row in plan.rows) if status.end.over else plan.rows

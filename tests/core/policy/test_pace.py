@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from crrd.core.policy.pace import CHECK_SECONDS, GOES_ON, MOST_SECONDS, STUCK_SECONDS, TURN_SECONDS, Pace
+from crrd.core.policy.pace import CHECK_SECONDS, MOST_SECONDS, STUCK_SECONDS, TURN_SECONDS, Pace
 from crrd.core.rollout.limits import Limits, Times
-from crrd.core.rollout.phases import End, RunPhase, Stage
+from crrd.core.rollout.phases import GOES_ON, End, RunPhase, Stage
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.rows import Row
 from crrd.core.rollout.waits import Wait

@@ -44,14 +44,19 @@ def one(found: Progress | None) -> RunRequest:
         (progress(seconds=61), "stopped"),
         (progress(seconds=61, blocked=True), "stopped"),
         (progress(by="laptop/13"), "stopped"),
-        *((progress(end, 3600), end.word) for end in End),
+        *((progress(end, 3601), end.word) for end in End),
+        (progress(End.YIELDED), "waiting"),
+        (progress(End.YIELDED, 3600, blocked=True), "waiting"),
+        (progress(End.YIELDED, by="laptop/13"), "stopped"),
         (None, "stopped"),
     ],
 )
 def test_a_run_whose_process_is_gone_does_not_go_on(found: Progress | None, word: str) -> None:
     status = seen(one(found))
     assert status.word == word
-    assert status.waits == ("web-1" if word in ("running", "waiting") else "")
+    is_turn = found is not None and found.end is End.YIELDED
+    assert status.waits == ("web-1" if is_turn or word in ("running", "waiting") else "")
+    assert status.between_turns is (is_turn and word == "waiting")
 
 
 @pytest.mark.parametrize("end", [None, *End])

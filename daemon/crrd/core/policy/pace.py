@@ -15,9 +15,6 @@ CHECK_SECONDS = 5.0  # The same for a run whose last turn brought no progress
 STUCK_SECONDS = 240.0
 """How long a run whose pods are done may wait, after its turn, for what follows them, for example for a pod to start.
 Then it ends, so that others of the policy can start."""
-GOES_ON = (End.YIELDED, End.TIMED_OUT, End.RIVAL, End.PAUSED)
-"""Ends of a turn after which the run goes on: the turn is over, the policy's window has closed, another run on the same
-pods is first, or the owner must allow the next step. With any other end, the run has ended."""
 
 
 @dataclass(slots=True)

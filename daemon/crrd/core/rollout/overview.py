@@ -34,13 +34,16 @@ class RunStatus:
     waits: str  # What the run waits for; "" for nothing
     blocked: bool  # Whether it makes no progress because of that
     pulls: int = 0  # How many pull pods it has
+    between_turns: bool = False  # Whether it is the run of a policy, and waits for its next turn
 
     @property
     def word(self) -> str:
         """Its state in a word."""
         if not self.requests:
             return UNKNOWN
-        return self.end.word if self.end is not None else WAITING if self.blocked else RUNNING
+        if self.end is not None:
+            return self.end.word
+        return WAITING if self.blocked or self.between_turns else RUNNING
 
     def with_pulls(self, pulls: int, abort: str) -> "RunStatus":
         """Return the state of a run that has pull pods. If it is over, it says what to do about them.
@@ -66,18 +69,22 @@ def run_status(
     last = last_progress(requests) or _NOTHING
     end = _end_of(last, now, is_gone, is_aborted=any(each.request.aborted for each in requests))
     phase = RunPhase.OVER if end is not None and end.over else last.phase
-    host, waits = last.by.rpartition("/")[0], last.waits if end is None else ""
+    host, between = last.by.rpartition("/")[0], end is None and last.end is not None
+    waits = last.waits if end in (None, End.YIELDED) else ""
     counts = last.done, last.total, active_at, idle
-    return RunStatus(run, requests, phase, end, host, *counts, waits, blocked=last.blocked)
+    return RunStatus(run, requests, phase, end, host, *counts, waits, blocked=last.blocked, between_turns=between)
 
 
 def _end_of(last: Progress, now: datetime, is_gone: Callable[[str], bool], *, is_aborted: bool) -> End | None:
     """Return the end of a run: that of an abort, else the recorded one, else None while its process lives.
 
-    A process that has recorded no end, and writes nothing any more, has stopped.
+    A process that has recorded no end, and writes nothing any more, has stopped. The end of a turn is no end, as long
+    as another one may follow.
     """
-    goes_on = last.is_live(now) and not is_gone(last.by)
-    return End.ABORTED if is_aborted else last.end or (None if goes_on else End.STOPPED)
+    if is_aborted:
+        return End.ABORTED
+    goes_on = (last.is_live(now) or last.is_between_turns(now)) and not is_gone(last.by)
+    return None if goes_on else last.end or End.STOPPED
 
 
 def unstarted(namespace: str, name: str, created: Collection[datetime], now: datetime, abort: str) -> RunStatus:

@@ -135,14 +135,14 @@ class End(StrEnum):
       (`Times.is_turn`) ends at once, because others need its place.
     - The task of a policy's run (`manager/policies/run_task`): a missing right ends a run with an image as LEFT_OUT,
       and so does `Pace.after` a run that gets nowhere. After an end of `GOES_ON`, also because the window has closed,
-      the run has not ended. `_outcome` says how an end counts for the policy.
+      the run has not ended, and YIELDED is recorded. `_outcome` says how an end counts for the policy.
     - The policy (`core/policy/course`): `next_run` ends a run that does not fit the policy any more, or that a newer
       one replaces. Its task is cancelled. So it is if the policy is suspended or deleted, or another manager leads.
       No end is recorded on the requests of a cancelled task.
     - `abort` and `undo` record an abort on the requests of the run, and those of the undo name the run that they end
       (`RunRequest.ended_runs`). The process of the run finds it by `_aborted`.
     - Those who look at the run (`overview.run_status`): an abort counts without a process, too, and a run is STOPPED
-      if its process is gone and has recorded no end.
+      if its process is gone and has recorded no end. YIELDED counts once no turn has followed for QUEUED_SECONDS.
     """
 
     word: str
@@ -221,3 +221,16 @@ class End(StrEnum):
     def over(self) -> bool:
         """Whether other runs may follow. What is left can only be done by a user, who may still continue the run."""
         return self in (End.DONE, End.LEFT_OUT, End.PUT_OFF, End.FAILED, End.HALTED, End.ABORTED)
+
+
+GOES_ON: Mapping[End, str] = MappingProxyType(
+    {
+        End.YIELDED: "its next turn",
+        End.TIMED_OUT: "the window of its policy",
+        End.RIVAL: "{message}",
+        End.PAUSED: "{message}; the condition Ready of its policy has the command to continue",
+    }
+)
+"""Ends of a turn after which the run of a policy goes on, and what it waits for: the turn is over, the policy's window
+has closed, another run on the same pods is first, or the owner must allow the next step. With any other end, the run
+has ended. `{message}` is that of the plan."""

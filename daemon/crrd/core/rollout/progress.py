@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from math import inf
 from typing import Annotated
 
 from crrd.core.api.time import parse_time
@@ -16,6 +17,7 @@ from crrd.lib.jsonfields import mapping, number, text
 
 ANNOTATION_PROGRESS = "crr.apps.kruise.io/run-progress"
 LIVE_SECONDS = 60.0  # A process that has written no progress for this long counts as ended
+QUEUED_SECONDS = 3600.0  # The same for a run of a policy that waits for its next turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +36,15 @@ class Progress:
 
     def is_live(self, now: datetime) -> bool:
         """Whether its process may still run."""
+        return self.end is None and self._age(now) <= LIVE_SECONDS
+
+    def is_between_turns(self, now: datetime) -> bool:
+        """Whether the run of a policy may still get its next turn."""
+        return self.end is End.YIELDED and self._age(now) <= QUEUED_SECONDS
+
+    def _age(self, now: datetime) -> float:
         at = parse_time(self.at)
-        return self.end is None and at is not None and (now - at).total_seconds() <= LIVE_SECONDS
+        return (now - at).total_seconds() if at is not None else inf
 
     def annotation(self) -> dict[str, str]:
         """Return the annotation that stores it on a request."""

@@ -11,10 +11,10 @@ from enum import StrEnum
 import structlog
 
 from crrd.core.policy.course import ended, make_run
-from crrd.core.policy.pace import CHECK_SECONDS, GOES_ON, TURN_SECONDS, Pace
+from crrd.core.policy.pace import CHECK_SECONDS, TURN_SECONDS, Pace
 from crrd.core.policy.types import ANNOTATION_CONTINUE, API_VERSION, KIND, Policy, RunRecord
 from crrd.core.rollout.kinds import kind_of
-from crrd.core.rollout.phases import End, Stage
+from crrd.core.rollout.phases import GOES_ON, End, Stage
 from crrd.core.rollout.plan import Plan, make_plan
 from crrd.core.rollout.rows import tally
 from crrd.core.rollout.run import Target
