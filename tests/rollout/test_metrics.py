@@ -5,7 +5,7 @@ import base64
 import socket
 import ssl
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from urllib.parse import parse_qs
 
@@ -15,9 +15,17 @@ from aiohttp import web
 
 from crrd.core.judge.metrics import Metric
 from crrd.core.judge.verdicts import Holds, Verdict
+from crrd.core.rollout.parts import Part, PartState
+from crrd.core.rollout.phases import Stage
+from crrd.core.rollout.plan import Plan
+from crrd.core.rollout.requests import RunRequest
+from crrd.core.rollout.rows import Row
+from crrd.core.rollout.waits import Skip
 from crrd.kube.client import KubeClient
 from crrd.rollout import metrics as module
+from crrd.rollout.judge import MetricsJudge
 from crrd.rollout.metrics import Prometheus, token_of_file, token_of_secret
+from tests.support.rollouts import NOW, failed, member, run, succeeded
 from tests.support.scripted_api import FixedAccess, Reply, ScriptedApi, refuse, reply, scripted_api
 
 QUERY = 'errors{pod=~"{{pods}}",namespace="{{namespace}}"}'
@@ -298,3 +306,27 @@ async def test_the_proxy_of_the_environment() -> None:
     assert verdict == Verdict(
         Holds.UNKNOWN, "HTTP_PROXY must be a URL that begins with http:// or https://, or HOST:PORT"
     )
+
+
+async def test_a_baseline_has_only_pods_that_wait_for_their_restart() -> None:
+    """Those that are skipped may have the change already, for example because they are new."""
+    of, sent = run(judge=60), list[tuple[list[str], list[str]]]()
+
+    async def answer(_: Metric, restarted: Collection[str], others: Collection[str], __: str) -> Verdict:
+        sent.append((list(restarted), list(others)))
+        return Verdict(Holds.YES, "fine")
+
+    def row(name: str, stage: Stage, skip: Skip | None = None, request: RunRequest | None = None) -> Row:
+        return Row(name, name, stage, member=member(name), skip=skip, request=request)
+
+    rows = (
+        row("done", Stage.DONE, request=succeeded(of, member("done"))),
+        row("failed", Stage.FAILED, request=failed(of, member("failed"))),
+        row("starts", Stage.REQUESTED),
+        row("waits", Stage.WAITING),
+        row("away", Stage.PUT_OFF),
+        *(row(skip.value, Stage.SKIPPED, skip) for skip in (Skip.NEW, Skip.RECENT, Skip.FRESH, Skip.HAS_IMAGE)),
+    )
+    judge = MetricsJudge((Metric("https://prometheus", QUERY, high=1),), answer, lambda: NOW)
+    assert await judge.learn(Plan(rows, part=Part(state=PartState.JUDGING)), of)
+    assert sent == [(["done"], ["waits", "away"])]

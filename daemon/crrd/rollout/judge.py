@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from crrd.core.judge.metrics import Metric
 from crrd.core.judge.verdicts import Holds, Verdict
 from crrd.core.rollout.parts import PartState
+from crrd.core.rollout.phases import Stage
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.state import Measured
@@ -41,7 +42,7 @@ class MetricsJudge:
         before, at = self.measured, self._now()
         there = [row for row in plan.rows if row.member is not None and row.member.counts]
         restarted = [row.pod for row in there if row.request is not None and row.request.succeeded]
-        others = [row.pod for row in there if row.request is None]
+        others = [row.pod for row in there if row.request is None and row.stage in (Stage.WAITING, Stage.PUT_OFF)]
         found = await asyncio.gather(*(self._ask(each, restarted, others, run.namespace) for each in self._metrics))
         holds = next((each for each in (Holds.NO, Holds.UNKNOWN) if any(one.holds is each for one in found)), Holds.YES)
         words = "; ".join(each.message for each in found if each.holds is holds)
