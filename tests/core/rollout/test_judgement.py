@@ -193,3 +193,12 @@ def test_metrics_are_not_asked_about_failed_and_leaving_pods() -> None:
     assert (found.end, found.message) == (End.FAILED, "step 1 of 3 is done, 5 left")
     leaving = replace(HEALTHY, pod=replace(HEALTHY.pod, deleting=True))
     assert chosen(planned(world_of(of, leaving), of)) == ["web-1"]
+
+
+def test_a_failed_pod_that_comes_and_goes_does_not_prolong_the_judgement() -> None:
+    of = run(judge=60, max_failures=9, max_unavailable=Amount(6))
+    good, flaps = recreated(PODS[0]), replace(PODS[1], ready_since=NOW)
+    known = World((good, flaps), (succeeded(of, good, completion_time=DONE), failed(of, flaps)))
+    found = planned(known, of)
+    assert (found.part.state, found.part.at) == (PartState.JUDGING, NOW + timedelta(seconds=30))
+    assert make_plan(known, of, NOW + timedelta(seconds=30)).end is End.FAILED

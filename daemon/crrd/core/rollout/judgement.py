@@ -55,13 +55,15 @@ class Judgement:
             return f"metrics are not known, {measured.unknown} times in a row: {measured.words}"
         return ""
 
+    @cached_property
+    def _restarted(self) -> Sequence[Row]:
+        """The pods whose request has succeeded. Those for which it has failed are a matter of `max_failures`."""
+        return [row for row in self.rows if row.request is not None and row.request.succeeded]
+
     @property
     def is_over(self) -> bool:
-        """Whether the pods have been ready for long enough, and the metrics hold after that.
-
-        Pods whose request has failed are not asked about: `--max-failures` is about them.
-        """
-        if not any(row.request is not None and row.request.succeeded for row in self.rows):
+        """Whether the pods have been ready for long enough, and the metrics hold after that."""
+        if not self._restarted:
             return True
         if self.ends_at > self.now:
             return False
@@ -74,8 +76,9 @@ class Judgement:
     def ends_at(self) -> datetime:
         """When the pods have been ready for long enough, by the clocks of their kubelets and of the API server."""
         times = [parse_time(self.kind.run.started)]
-        times += [row.member.ready_since for row in self.rows if row.member is not None]
-        times += [parse_time(row.request.request.status.completion_time) for row in self.rows if row.request]
+        for row in self._restarted:
+            times += [row.member.ready_since] if row.member is not None else []
+            times += [parse_time(row.request.request.status.completion_time)] if row.request is not None else []
         last = max(at for at in times if at is not None)
         return last + timedelta(seconds=self.kind.run.options.judge)
 
