@@ -1,12 +1,14 @@
 """Pods, workloads and disruption budgets, read from JSON that anybody may have written."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from crrd.core.api.time import parse_time
-from crrd.core.rollout.state import read_budget, read_member
+from crrd.core.rollout.state import World, read_budget, read_member
 from crrd.core.rollout.workload import Owner, read_owner, read_workload
+from tests.support.rollouts import asked, member, run
 
 
 def test_a_pod() -> None:
@@ -293,3 +295,11 @@ def test_an_odd_workload_is_as_if_all_were_absent(odd: dict[str, Any]) -> None:
 )
 def test_how_long_a_new_pod_must_be_ready(kind: str, spec: dict[str, Any], seconds: int) -> None:
     assert read_workload(workload(kind, spec, {})).min_ready == seconds
+
+
+def test_changed_limits_leave_a_policys_run_its_pods() -> None:
+    """Requests do not say for which pods a run is. All others have what it brings."""
+    changed = run(policy="uid").changed(max_failures=2)
+    of, known = replace(run(policy="uid"), only=frozenset({"web-1"})), World((), (asked(changed, member("web-1")),))
+    assert known.latest(of) == replace(changed, only=of.only)
+    assert World(()).latest(of) == of

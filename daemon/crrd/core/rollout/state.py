@@ -271,4 +271,4 @@ class World:
     def latest(self, run: Run) -> Run:
         """Return the run with the options that another process may have changed."""
         own = (each.run for each in self.requests_of(run) if each.run.aim == run.aim)
-        return max((run, *own), key=lambda each: each.revision)
+        return replace(max((run, *own), key=lambda each: each.revision), only=run.only)
