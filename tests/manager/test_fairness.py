@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -346,4 +347,31 @@ async def test_a_suspended_invalid_or_deleted_policy_stops_its_run_at_once(edit:
         known.put(read_policy({"metadata": newer, "spec": {**spec, **edit["spec"]}}))
     await asyncio.wait([run], timeout=1)
     assert run.cancelled()
+    await controller.queue.close()
+
+
+@pytest.mark.parametrize("slow", [("list", "pods"), ("patch", POLICIES.plural)])
+async def test_a_policy_that_is_deleted_during_a_look_begins_no_run(
+    slow: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever the look waits for at that moment."""
+    api = LanedApi(lambda verb, kind, *_: 5.0 if (verb, kind) == slow else 0.01)
+    runs = {"name": "app", "containerID": "containerd://web", "ready": True, "state": {"running": {"startedAt": EARLY}}}
+    status = {"phase": "Running", "containerStatuses": [runs], "conditions": [{"type": "Ready", "status": "True"}]}
+    meta = {"namespace": "n", "name": "web", "uid": "web", "resourceVersion": "1", "labels": {"a": "b"}}
+    pod = {"metadata": {**meta, "creationTimestamp": EARLY}, "spec": {"containers": [{"name": "app"}]}}
+    api.put(PODS, {**pod, "status": status})
+    own = {"namespace": "n", "name": "p", "uid": "p", "generation": 1, "resourceVersion": "1"}
+    spec = {"selector": {"matchLabels": {"a": "b"}}, "triggers": {"maxAge": "72h"}}
+    api.put(POLICIES, {"metadata": own, "spec": spec})
+    controller = policy_controller(api)
+    policy = read_policy(api.objects[POLICIES.plural]["p"])
+    controller._policies.objects.put(policy)
+    await asyncio.sleep(2)
+    assert controller.queue.pending("n/p"), "the look is in progress"
+    controller._policies.objects.delete(replace(policy, resource_version="9"))
+    await asyncio.sleep(10)
+    assert "KeyError" not in capsys.readouterr().out
+    assert controller._runs.active("n/p") is None
+    assert not controller.queue.pending("n/p"), "nothing is left to do"
     await controller.queue.close()

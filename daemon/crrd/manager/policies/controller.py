@@ -160,6 +160,7 @@ class PolicyController(Controller):
         """Observe one policy and act."""
         policy = self._policies.get(key)
         if policy is None:
+            self._waiting.pop(key, None)  # a round may have set it after the deletion
             return None
         memory = self._memories.setdefault(key, Memory())
         try:
@@ -206,6 +207,8 @@ class PolicyController(Controller):
         )
         found = replace(found, old_files=memory.old_files, dropped=memory.dropped, unsettled=memory.unsettled)
         found = await self._restorer.look(policy, memory, found)
+        if self._memories.get(key) is not memory:  # the policy was deleted meanwhile
+            return 0.0
         others = [each for each in self._in(policy.namespace) if each.key != key]
         found = replace(found, peers=self._peers.of(others))
         decision = decide(policy, found, self._clock.now())
@@ -215,6 +218,8 @@ class PolicyController(Controller):
         self._runs.stop_others(policy, decision.run, aim)  # before the write, which may fail
         parts = policy, decision.status, decision.conditions
         memory.dropped = await self._policies.write(*parts, always=bool(found.dropped))
+        if self._memories.get(key) is not memory:  # the policy was deleted meanwhile
+            return 0.0
         if memory.dropped and not found.dropped:  # the policy must not act on what it could not record
             log.warning("fields of a policy's status dropped", policy=key, fields=memory.dropped)
             self._runs.stop(key)
