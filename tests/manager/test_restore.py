@@ -175,3 +175,45 @@ async def test_what_is_another_object_for_new_data_is_said(tmp_path: Path, rule:
         assert f"ConfigMap {name}: it" in restorable(status)["message"]
         assert "a rollout of the template brings it" in restorable(status)["message"]
         assert await kept(managed) == []
+
+
+async def test_kept_data_whose_label_was_taken_off_is_named(tmp_path: Path) -> None:
+    """A look does not find it by its label, and cannot create it once more."""
+    async with managing(tmp_path) as managed:
+        await managed.policy(onFailure="Restore")
+        await managed.lead()
+        await managed.until(is_kept)
+        (one,) = await kept(managed)
+        name = one["metadata"]["name"]
+        taken_off = {"metadata": {"labels": {LABEL_KEPT: None}}}
+        await managed.cluster.client.merge_patch(CONTROLLER_REVISIONS, NAMESPACE, name, taken_off)
+        await managed.cluster.client.merge_patch(CONFIG_MAPS, NAMESPACE, "cfg", {"metadata": {"labels": {"a": "b"}}})
+        status = await managed.until(lambda status: "cannot be kept" in restorable(status).get("message", ""))
+        assert restorable(status)["message"] == (
+            f"ConfigMap cfg: its data cannot be kept: ControllerRevision {name} exists, but its label {LABEL_KEPT} was "
+            "changed: delete it"
+        )
+        await managed.cluster.client.delete(CONTROLLER_REVISIONS, NAMESPACE, name)
+        await managed.until(is_kept)
+
+
+async def test_kept_data_that_cannot_be_deleted_is_tried_again_rarely(tmp_path: Path) -> None:
+    async with managing(tmp_path) as managed:
+        tried, denies = list[Call](), asyncio.Event()
+        denies.set()
+
+        def is_delete(call: Call) -> bool:
+            found = (call.verb, call.resource) == ("delete", "controllerrevisions")
+            tried.extend([call] * found)
+            return found and denies.is_set()
+
+        managed.cluster.api.fail_next(1000, status=403, match=is_delete)
+        await managed.policy(onFailure="Restore")
+        await managed.lead()
+        await managed.until(is_kept)
+        await managed.cluster.client.merge_patch(POLICIES, NAMESPACE, "web", {"spec": {"onFailure": "Halt"}})
+        await asyncio.sleep(5)
+        assert 1 <= len(tried) <= 4
+        denies.clear()
+        await managed.cluster.client.merge_patch(CONFIG_MAPS, NAMESPACE, "cfg", {"metadata": {"labels": {"a": "b"}}})
+        assert await until_left(managed, 0) == []

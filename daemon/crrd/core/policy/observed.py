@@ -155,7 +155,8 @@ class Observed:
     unrestorable: str = ""  # Why the manager may not restore data, and what to do about it
     written: frozenset[tuple[str, str]] = frozenset()
     """ConfigMaps to which this process has written kept data, with the resourceVersions that were replaced by that."""
-    refused: Mapping[str, str] = field(default_factory=dict)  # By ConfigMap: why it could not be kept or restored
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """By ConfigMap: why it could not be kept or restored. By ControllerRevision: why it could not be deleted."""
     unsettled: Mapping[UseKey, datetime] = field(default_factory=dict)
     """Changes that were settling at the last look -> the first of the looks in a row at which they were."""
 

@@ -3,8 +3,10 @@
 It decides nothing (`core.policy.revisions` does). Each write is repeated at the next look if it is still wanted.
 """
 
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import structlog
 
@@ -20,7 +22,7 @@ from crrd.kube.errors import ResourceMissingError
 from crrd.kube.events import Event, KubeEventSink
 from crrd.kube.resources import CONFIG_MAPS, CONTROLLER_REVISIONS, metadata_of
 from crrd.kube.rights import missing_rights
-from crrd.lib.errors import ApiRefusedError, ConflictError
+from crrd.lib.errors import ApiRefusedError, ConflictError, GoneError
 from crrd.lib.jsonfields import mapping, text
 from crrd.manager.policies.look import Memory
 
@@ -75,9 +77,7 @@ class Restorer:
         memory.refused = {}
         for keep in wanted.keep:
             try:
-                await self._keep(policy, keep)
-            except ConflictError:  # it exists: an earlier manager has created it
-                pass
+                await self._keep(policy, memory, keep)
             except ApiRefusedError as error:
                 memory.refused[keep.object] = f"its data cannot be kept: {error}"
         for restore in wanted.restore:
@@ -88,14 +88,28 @@ class Restorer:
             except ApiRefusedError as error:
                 memory.refused[restore.object] = f"its data cannot be restored: {error}"
         for name in wanted.forget:
-            with suppress(ApiRefusedError):
+            try:
                 await self._client.delete(CONTROLLER_REVISIONS, policy.namespace, name)
+            except GoneError:  # somebody else has deleted it
+                pass
+            except ApiRefusedError as error:
+                memory.refused[name] = f"ControllerRevision {name} cannot be deleted: {error}"
+                log.warning("kept data not deleted", policy=policy.key, revision=name, error=str(error))
         return wanted != NOTHING and not memory.refused
 
-    async def _keep(self, policy: Policy, keep: Keep) -> None:
-        data = whole_data(await self._client.get(CONFIG_MAPS, policy.namespace, keep.object))
-        if whole_hash(data) == keep.hash:
-            await self._client.create(CONTROLLER_REVISIONS, policy.namespace, revision_body(policy, keep, data))
+    async def _keep(self, policy: Policy, memory: Memory, keep: Keep) -> None:
+        namespace, name = policy.namespace, keep.revision
+        data = whole_data(await self._client.get(CONFIG_MAPS, namespace, keep.object))
+        if whole_hash(data) != keep.hash:
+            return
+        body = revision_body(policy, keep, data)
+        try:
+            await self._client.create(CONTROLLER_REVISIONS, namespace, body)
+        except ConflictError:  # an earlier manager has created it, or looks do not find it as it is now
+            there = await self._client.get(CONTROLLER_REVISIONS, namespace, name)
+            if lost := " and ".join(_changed(mapping(there.get("metadata")), body["metadata"])):
+                why = f"ControllerRevision {name} exists, but its {lost} was changed: delete it"
+                memory.refused[keep.object] = f"its data cannot be kept: {why}"
 
     async def _restore(self, policy: Policy, memory: Memory, restore: Restore) -> None:
         namespace, name = policy.namespace, restore.object
@@ -118,3 +132,10 @@ class Restorer:
             involved = {"apiVersion": version, "kind": kind, "namespace": namespace, "name": of, "uid": uid}
             now = self._clock.now()
             self._events.record(Event(involved, "ConfigRestored", message, True, "crrd-policy", restore.version, now))
+
+
+def _changed(there: Mapping[str, Any], made: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the labels and annotations that an object does not have as it was made. Both are metadata."""
+    for kind in ("labels", "annotations"):
+        known = mapping(there.get(kind))
+        yield from (f"{kind[:-1]} {key}" for key, value in made[kind].items() if known.get(key) != value)
