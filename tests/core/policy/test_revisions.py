@@ -30,7 +30,7 @@ from crrd.core.policy.stored import LABEL_KEPT, read_stored, restore_body, revis
 from crrd.core.policy.types import BadRevision, ConfigChange, Judge, OnFailure, Policy
 from crrd.core.rollout.image.following import TemplateChange, TemplateImages
 from crrd.core.rollout.run import Amount, Target
-from tests.core.policy.test_decide import KEY, PLAIN, History, app, at, data, message, reason, text
+from tests.core.policy.test_decide import KEY, OTHER, PLAIN, History, app, at, data, message, reason, text
 
 POLICY = replace(PLAIN, on_failure=OnFailure.RESTORE)
 PODS = (app(pod="web-0", ready=True), app(pod="web-1", ready=True))
@@ -166,6 +166,23 @@ class TestKeep:
         assert second.data == NOTHING, "the status does not have it yet"
         third = history.look(114, new, *pods, stored=stored(GOOD, "new"))
         assert third.data.forget == (stored(GOOD)[0].name,)
+
+    def test_data_of_an_object_that_no_container_uses_any_more_is_deleted(self) -> None:
+        history, use = kept(), Reference(Kind.CONFIG_MAP, "other", Use.ENV_FROM)
+        pods = tuple(app(200, pod, "app", use, ready=True) for pod in ("web-0", "web-1"))
+        other = {OTHER: present(GOOD, 5)[KEY]}
+        first = history.look(210, other, *pods, stored=stored(GOOD))
+        assert [each.name for each in first.status.revisions] == ["other"]
+        assert first.data.forget == (), "the status does not say so yet"
+        second = history.look(211, other, *pods, stored=stored(GOOD))
+        assert second.data.forget == (stored(GOOD)[0].name,)
+
+    def test_but_not_while_the_object_is_deleted_and_used(self) -> None:
+        """Somebody may create it anew, as `kubectl replace --force` does."""
+        history = kept()
+        for seconds in (210, 211, 212):
+            found = history.look(seconds, {KEY: Data("", None)}, *PODS, stored=stored(GOOD))
+            assert found.data.forget == ()
 
     def test_what_the_status_does_not_know_is_not_deleted(self) -> None:
         """Somebody may have restored the policy without its status."""

@@ -277,7 +277,8 @@ def say(look: Look, state: State) -> tuple[str, str]:
 def actions(look: Look, recorded: PolicyStatus) -> DataActions:
     """Return what is to be done. `recorded` is the status that the API server has. What is not in it yet must wait.
 
-    A ControllerRevision is not needed any more once the status has another one for its ConfigMap.
+    A ControllerRevision is not needed any more once the status has another one for its ConfigMap, or none, because no
+    container uses that.
     """
     stored = look.found.stored
     if stored is None or look.found.dropped:
@@ -294,7 +295,10 @@ def actions(look: Look, recorded: PolicyStatus) -> DataActions:
             restore.append(Restore(each.name, now.whole, now.version, revision.kept, revision.revision))
     present = {each.name: each.data[0].whole for each in used}
     needed = {each.name: {each.kept, present.get(each.name)} for each in recorded.revisions if each.kept}
-    old = (each for each in stored if each.hash not in needed.get(each.object, {each.hash}))
+    known = {part.name for _, part in look.found.data if part.kind is Kind.CONFIG_MAP}
+    known |= {each.name for each in recorded.revisions}
+    gone = {each.object for each in stored} - known if look.found.running else set[str]()
+    old = (each for each in stored if each.object in gone or each.hash not in needed.get(each.object, {each.hash}))
     return DataActions(tuple(keep), tuple(restore), tuple(each.name for each in old))
 
 
