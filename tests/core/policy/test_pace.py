@@ -30,13 +30,26 @@ def test_a_turn_keeps_its_end(end: End) -> None:
 
 def test_a_turn_is_short_only_after_one_in_vain_and_if_others_need_it() -> None:
     pace = Pace(0.0)
-    assert pace.times(None, full=True) == Times(None, TURN_SECONDS, MOST_SECONDS)
+    assert pace.times(None, 0.0, full=True) == Times(None, TURN_SECONDS, MOST_SECONDS)
     assert pace.after(WAITING, 60.0) is WAITING
-    assert pace.times(None, full=True).patience == CHECK_SECONDS
-    assert pace.times(None, full=False).patience == TURN_SECONDS
+    assert pace.times(None, 60.0, full=True).patience == CHECK_SECONDS
+    assert pace.times(None, 60.0, full=False).patience == TURN_SECONDS
     pace.after(replace(WAITING, rows=(Row("web-0", "u", Stage.RECREATING),)), 65.0)
     assert pace.moved_at == 65.0
-    assert pace.times(None, full=True).patience == TURN_SECONDS, "it has made progress"
+    assert pace.times(None, 65.0, full=True).patience == TURN_SECONDS, "it has made progress"
+
+
+def test_a_turn_with_progress_to_its_end_was_not_in_vain() -> None:
+    """Else each other one would be last in its namespace, and short."""
+    pace, now = Pace(0.0), 0.0
+    for stage in (Stage.RECREATING, Stage.SETTLING, Stage.DONE):
+        assert pace.times(None, now, full=True).patience == TURN_SECONDS
+        now += MOST_SECONDS
+        pace.after(replace(WAITING, rows=(Row("web-0", "u", stage),)), now)
+        assert not pace.idle
+    pace.times(None, now, full=True)
+    pace.after(replace(WAITING, rows=(Row("web-0", "u", Stage.FAILED),)), now + TURN_SECONDS + 1)
+    assert pace.idle, "it has made progress once, and then none for a minute"
 
 
 def test_a_run_whose_nodes_are_down_has_time_to_end() -> None:
@@ -46,12 +59,12 @@ def test_a_run_whose_nodes_are_down_has_time_to_end() -> None:
         pace = Pace(0.0)
         for now in (60.0, 120.0):
             pace.after(replace(WAITING, rows=rows), now)
-        assert pace.times(None, full=True).patience == patience
+        assert pace.times(None, 120.0, full=True).patience == patience
 
 
 def test_a_window_limits_the_whole_run() -> None:
-    assert Pace(0.0).times(40.0, full=False).timeout == 40.0
-    assert Pace(0.0).times(-3.0, full=False).timeout == 1.0, "there is none of 0 seconds"
+    assert Pace(0.0).times(40.0, 0.0, full=False).timeout == 40.0
+    assert Pace(0.0).times(-3.0, 0.0, full=False).timeout == 1.0, "there is none of 0 seconds"
 
 
 @pytest.mark.parametrize("stuck", [ADOPTING, NEW_PODS])
@@ -76,7 +89,7 @@ def test_an_outage_of_the_api_server_is_no_wait_for_a_pod(known: Plan) -> None:
     """The run may be past it by now. Only turns that have seen it still waiting count."""
     pace, now, trouble = Pace(0.0), 0.0, ""
     while now < 2 * STUCK_SECONDS:
-        limits, plan = Limits(pace.times(None, full=True), now), replace(known, end=None)
+        limits, plan = Limits(pace.times(None, now, full=True), now), replace(known, end=None)
         while plan.end is None:
             plan = limits.apply(replace(known, end=None), run(), now, trouble=trouble)
             now += 1.0

@@ -23,15 +23,17 @@ class Pace:
 
     moved_at: float  # The start of the run, or its last progress
     stages: tuple[Stage, ...] = ()  # Of its pods after the last turn
-    idle: bool = False  # Whether the last turn brought no progress
+    idle: bool = False  # Whether the last turn was in vain
     stuck_since: float | None = None
     """The end of the first of the last turns that only waited for what follows the pods; None for none."""
+    began: float = 0.0  # The start of the last turn, or of the last part of one
 
-    def times(self, left: float | None, *, full: bool) -> Times:
-        """Return the time limits of the next turn. The policy's window closes in `left` seconds, None for never.
+    def times(self, left: float | None, now: float, *, full: bool) -> Times:
+        """Return the time limits of the turn that begins now. The window closes in `left` seconds, None for never.
 
         `full` means that others wait for their turn, or would have to.
         """
+        self.began = now
         for_nodes = Stage.PUT_OFF in self.stages and Stage.WAITING not in self.stages  # longer than CHECK_SECONDS
         patience = CHECK_SECONDS if self.idle and full and not for_nodes else TURN_SECONDS
         return Times(None if left is None else max(1.0, left), patience, MOST_SECONDS)
@@ -42,7 +44,9 @@ class Pace:
         stages = tuple(row.stage for row in plan.rows)
         if stages != self.stages or plan.part.state in RESTS:
             self.moved_at = now  # nobody is kept waiting by a judgement or a pause
-        self.idle = (out_of_time and not self.idle) or stages == self.stages
+        # A full turn was in vain if it got nowhere in its last TURN_SECONDS, and a short one if nothing has changed.
+        gave_up = out_of_time and now < self.began + MOST_SECONDS
+        self.idle = stages == self.stages or (gave_up and not self.idle)
         self.stages = stages
         after_pods = plan.phase in (RunPhase.ADOPTING, RunPhase.RELEASING) or plan.wait_before_end.why
         is_stuck = out_of_time and after_pods

@@ -203,7 +203,7 @@ class RunTask:
             left = (self._until - shared.clock.now()).total_seconds()
         parts = shared.client, cluster, shared.clock, self._display
         writer = make_writer(shared.client, cluster, run, self._display, shared.clock)
-        times = self.pace.times(left, full=shared.turns.full)
+        times = self.pace.times(left, loop_time(), full=shared.turns.full)
         runner = Runner(*parts, writer, times=times, remedies=POLICY_REMEDIES, judge=self._judge)
         latest = shared.policies.get(self.policy.key)
         runner.confirmed = latest.allowed_steps(run.name) if latest is not None else 0
