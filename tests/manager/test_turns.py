@@ -108,7 +108,7 @@ class Played:
                 played.began.setdefault(run.name, []).append(asyncio.get_running_loop().time())
                 played.displays.setdefault(run.name, []).append(self.display)
                 stage, end, seconds = next(played.scripts.setdefault(run.name, script(run.name)))
-                await asyncio.sleep(min(seconds, self.most))
+                await asyncio.sleep(min(seconds, self.most + 0.1))  # the next plan ends it
                 return Plan((Row("web-0", "u", stage),), end=end or End.YIELDED)
 
             async def finish(self, *_: object) -> str:
@@ -230,4 +230,28 @@ async def test_what_a_run_shows_outlives_its_turns_and_has_no_durations(monkeypa
     )
     first.show(replace(plan, wait=Wait("1 pod is unready")))
     assert played.runs.progress("team/run").endswith(": 1 pod is unready")
+    played.runs.stop_all()
+
+
+async def test_a_run_that_waits_for_its_next_turn_says_so_with_its_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that waits for something else goes on to say that."""
+    ends = {"run-1": End.PAUSED}
+
+    def script(name: str) -> Iterator[Turn]:
+        while True:
+            yield Stage.DONE, ends.get(name), 10_000.0
+            yield Stage.RECREATING, ends.get(name), 10_000.0
+
+    played = Played(monkeypatch, script)
+    for number in range(PARALLEL_RUNS):
+        played.follow("team", f"run-{number}")
+    await asyncio.sleep(1)
+    for name in ("run-0", "run-1"):
+        played.displays[name][-1].show(Plan((Row("web-0", "u", Stage.RECREATING),)))
+    for number in range(PARALLEL_RUNS):
+        played.follow("other", f"run-{PARALLEL_RUNS + number}")
+    await asyncio.sleep(MOST_SECONDS + 10)
+    waits = f"waiting for its turn: {PARALLEL_RUNS} runs of other policies are in progress"
+    assert played.runs.progress("team/run-0") == f"1 of 1 pods recreated: {waits}"
+    assert "crrd.dev/continue" in played.runs.progress("team/run-1")
     played.runs.stop_all()

@@ -108,6 +108,7 @@ class RunTask:
         self.run = replace(make_run(policy, record, aim.target), only=only)
         self.pace = Pace(loop_time())
         self.phase, self.progress = TaskPhase.QUEUED, ""
+        self._brought = ""  # What its last turn has brought; "" if it waits for something else than its next turn
         self._memory: object = None  # That of the run's kind (`KindObjects.memory`)
         self._failures = 0  # In a row
         prometheus = Prometheus(token_of_secret(shared.client), shared.judge_addresses, os.environ)
@@ -168,8 +169,10 @@ class RunTask:
         A turn goes on for as long as nobody else needs its place.
         """
         shared, run, turns = self._shared, self.run, self._shared.turns
-        if turns.full and not self.progress:
-            self._progressed(f"waiting for its turn: {turns.places} runs of other policies are in progress")
+        brought, self._brought = self._brought, ""
+        if turns.full and (brought or not self.progress):
+            waits = f"waiting for its turn: {turns.places} runs of other policies are in progress"
+            self._progressed(": ".join(filter(None, (brought, waits))))
         limited = self._aim, run.options, shared.daemons
         cluster = make_cluster(shared.client, run.namespace, *limited, peers=shared.clusters, memory=self._memory)
         self._memory = cluster.kind_objects.memory
@@ -213,6 +216,7 @@ class RunTask:
             known = make_plan(cluster.world(), run, shared.clock.now())
             plan = self._without_right(known, error)
         plan = self.pace.after(plan, loop_time())
+        self._brought = summary(plan.rows) if plan.end is End.YIELDED and not self.pace.idle else ""
         if problem := await runner.finish(run, plan, CHECK_SECONDS):
             self._log.warning("policy run cannot clean up", error=problem)
         return plan
