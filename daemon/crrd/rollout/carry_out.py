@@ -63,7 +63,7 @@ async def carry_out(session: Session, run: Run, cluster: Cluster, begins: str, *
         sentences = kind_of(cluster.world(), run).report(), _undo(session, run, plan), left
         message = "; ".join([conclude(plan, session.command_line("resume", run.name)), *filter(None, sentences)])
         _end(session, plan.end, message)
-    await _record_end(session, run, plan, plan.end, message)
+    await _record_end(session, run, plan, message)
     return plan.end
 
 
@@ -103,11 +103,11 @@ def _unanswered(session: Session, run: Run) -> str:
     return f"{why}; to see what became of it: {status}; to end it: {abort}"
 
 
-async def _record_end(session: Session, run: Run, plan: Plan, end: End, message: str) -> None:
+async def _record_end(session: Session, run: Run, plan: Plan, message: str) -> None:
     """Record how the run ended."""
-    details = "" if end is End.DONE else failures(plan.rows) or plan.message
+    details = "" if plan.end is End.DONE else failures(plan.rows) or plan.message
     short = ": ".join(filter(None, (summary(plan.rows), details)))
-    await _record(session, run, end, message if end is End.TIMED_OUT else short)
+    await _record(session, run, plan.end, message if plan.end is End.TIMED_OUT else short)
 
 
 async def _record(session: Session, run: Run, end: End | None, message: str) -> None:

@@ -52,8 +52,7 @@ class Held:
         return ImageState((), read_template({**self.workload, **kind}, container), revisions, container)
 
     def _with_rest(self, change: TemplateChange) -> TemplateChange:
-        template = self.state(change.container).template
-        return change if template is None else replace(change, rest=template.content.rest)
+        return replace(change, rest=self.state(change.container).template.content.rest)
 
 
 async def read_held(client: KubeClient, namespace: str, aim: Aim, members: Sequence[Member]) -> Held:
