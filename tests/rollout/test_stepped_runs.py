@@ -53,6 +53,7 @@ async def test_a_pod_that_crashes_in_the_judgement_is_the_only_one(cluster: Play
     assert f"{first} has restarted once more" in again.out
     status = await cluster.recreate("status", "run")
     assert "halted" in status.out
+    assert f"why: {first} has restarted once more" in status.out
     (continued,) = [line for line in status.out.splitlines() if line.startswith("to continue: ")]
     assert " --yes" in continued
     (request,) = await cluster.requests()

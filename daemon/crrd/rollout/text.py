@@ -8,7 +8,7 @@ from crrd.core.api.time import format_duration, rfc3339
 from crrd.core.api.types import Pin
 from crrd.core.rollout.overview import RunStatus
 from crrd.core.rollout.parts import place
-from crrd.core.rollout.phases import Stage
+from crrd.core.rollout.phases import End, Stage
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.preview import Preview
 from crrd.core.rollout.rows import count_done
@@ -66,7 +66,7 @@ class TextDisplay(Display):
             f"run {run.name}: {what}, since {run.started}{reason}",
             f"{state_of(status)} ({status.phase}): {summary(plan.rows)}; last activity {idle} ago",
             *([f"step {step} of {steps} (--steps {run.steps})"] if steps else []),
-            *([f"waits for: {status.waits}"] if status.waits else []),
+            *([f"{'why' if status.end is End.HALTED else 'waits for'}: {status.waits}"] if status.waits else []),
             *([f"to continue: {resume}"] if resume else []),
             *columns([("POD", "NODE", "PHASE", ""), *rows], gap=3),
         )

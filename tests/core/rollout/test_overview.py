@@ -55,7 +55,7 @@ def test_a_run_whose_process_is_gone_does_not_go_on(found: Progress | None, word
     status = seen(one(found))
     assert status.word == word
     is_turn = found is not None and found.end is End.YIELDED
-    assert status.waits == ("web-1" if is_turn or word in ("running", "waiting") else "")
+    assert status.waits == ("web-1" if is_turn or word in ("running", "waiting", "halted") else "")
     assert status.between_turns is (is_turn and word == "waiting")
 
 

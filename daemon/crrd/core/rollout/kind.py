@@ -127,8 +127,8 @@ class Kind(ABC):
         """Return what is next after the last pod, None if nothing is left to do. `end` is how the run would end."""
         return None
 
-    def steps_at_end(self, rows: tuple[Row, ...]) -> Steps:
-        """Return what to do at the end of the run."""
+    def steps_before_end(self, rows: tuple[Row, ...]) -> Steps:
+        """Return what to do while the run waits before its end (`wait_before_end`)."""
         return NO_STEPS
 
     def left_out(self, rows: Iterable[Row]) -> list[str]:

@@ -55,9 +55,9 @@ class Limits:
     def apply(self, plan: Plan, run: Run, now: float, *, trouble: str = "", problem: str = "") -> Plan:
         """Return the plan that is carried out now.
 
-        `trouble` says why the known state may be out of date: then nothing begins and nothing ends, except by an abort.
-        Nobody knows then whether the run still waits for what follows its pods, so that time does not count as such.
-        `problem` says why the last request could not be created.
+        `trouble` says why the known state may be out of date: then nothing begins, and nothing ends but by an abort or
+        because the time is over. Nobody knows then whether the run still waits for what follows its pods, so that time
+        does not count as such. `problem` says why the last request could not be created.
         """
         if trouble and plan.end is not End.ABORTED:
             plan = replace(plan, create=(), steps=NO_STEPS, wait=Wait(trouble))

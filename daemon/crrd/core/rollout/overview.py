@@ -31,7 +31,7 @@ class RunStatus:
     total: int
     active_at: datetime | None  # When a request of the run was last created or completed
     idle: float  # Seconds since then
-    waits: str  # What the run waits for; "" for nothing
+    waits: str  # What the run waits for; "" for nothing. Of a halted run: why the judgement is no
     blocked: bool  # Whether it makes no progress because of that
     pulls: int = 0  # How many pull pods it has
     between_turns: bool = False  # Whether it is the run of a policy, and waits for its next turn
@@ -70,7 +70,7 @@ def run_status(
     end = _end_of(last, now, is_gone, is_aborted=any(each.request.aborted for each in requests))
     phase = RunPhase.OVER if end is not None and end.over else last.phase
     host, between = last.by.rpartition("/")[0], end is None and last.end is not None
-    waits = last.waits if end in (None, End.YIELDED) else ""
+    waits = last.waits if end in (None, End.YIELDED, End.HALTED) else ""
     counts = last.done, last.total, active_at, idle
     return RunStatus(run, requests, phase, end, host, *counts, waits, blocked=last.blocked, between_turns=between)
 

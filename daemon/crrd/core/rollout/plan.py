@@ -119,7 +119,7 @@ def _ended(kind: Kind, plan: Plan, end: End, message: str) -> Plan:
     wait = Wait(message) if end is End.PUT_OFF else kind.wait_before_end(plan.rows, end)
     if (end is End.DONE or end.incomplete) and tally(plan.rows)[Stage.FAILED]:
         end = End.FAILED
-    return replace(plan.ended(end, message), wait_before_end=wait, steps=kind.steps_at_end(plan.rows))
+    return replace(plan.ended(end, message), wait_before_end=wait, steps=kind.steps_before_end(plan.rows))
 
 
 def _next_pods(kind: Kind, plan: Plan, now: datetime) -> Plan:

@@ -99,7 +99,7 @@ class NewImage(Kind):
             return LastStep(problem=f"{problem}{by_hand}")
         return LastStep(adoption.phase, ImageSteps(adoption=adoption), adoption.wait, adoption.problem)
 
-    def steps_at_end(self, rows: tuple[Row, ...]) -> Steps:
+    def steps_before_end(self, rows: tuple[Row, ...]) -> Steps:
         """See Kind."""
         return ImageSteps(stop=failed_and_open(rows))
 
