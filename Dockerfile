@@ -27,6 +27,7 @@ COPY cri_stubs cri_stubs
 COPY forecast forecast
 RUN pip wheel --no-build-isolation --no-deps --no-index --wheel-dir /wheels . ./forecast \
     && pip install --no-compile --no-deps --no-index --prefix /install /wheels/*.whl \
+    && find /install -name '*.pyi' -delete \
     && python -m compileall -q -o 2 --invalidation-mode unchecked-hash /install/lib/python*/site-packages/crrd*
 # A read-only root takes no .pyc, and to compile at each start would cost the daemons 2 to 4 MB for good. So all that they
 # import is compiled here, of Python's own modules too (the base has no .pyc). -B: no second .pyc for another -O.
