@@ -233,3 +233,41 @@ def untouched(before: list[Json], after: list[Json]) -> None:
     """Assert that no pod was restarted, and none has an annotation of a run."""
     kept(before, after)
     assert not [pod for pod in after if ANNOTATION_PATCHED in pod["metadata"].get("annotations", {})]
+
+
+async def test_containers_of_one_patch_stop_one_after_the_other(cluster: Cluster) -> None:
+    """And none of them starts before that: their grace periods add up."""
+    spec = logged_spec(cluster, "app", "side")
+    for each in spec["containers"]:
+        each["lifecycle"]["preStop"]["exec"]["command"][2] += "; sleep 6"
+    await workload(cluster, "Deployment", "web", 1, spec={**spec, "terminationGracePeriodSeconds": 15})
+    short = await recreate(cluster, "deployment/web", "-c", "app,side", "--pod-timeout", "59s", *BY_PATCH)
+    assert (short.code, "may take longer to stop than the time limit" in short.err) == (2, True), short
+    ended = await recreate(cluster, "deployment/web", "-c", "app,side", "--pod-timeout", "60s", *BY_PATCH)
+    assert ended.code == 0, ended
+    (after,) = await pods_of(cluster, "web")
+    statuses = [container_status(after, name) for name in ("app", "side")]
+    ends = [parse_time(each["lastState"]["terminated"]["finishedAt"]) for each in statuses]
+    starts = [parse_time(each["state"]["running"]["startedAt"]) for each in statuses]
+    first, last = sorted(filter(None, ends))
+    assert last - first >= timedelta(seconds=5), "each has its hook"
+    assert min(filter(None, starts)) >= last
+    for name in ("app", "side"):
+        await wrote(cluster, after, name, *ONE_RESTART)
+
+
+async def test_an_image_that_was_changed_and_changed_back(cluster: Cluster) -> None:
+    """Kubelet may have seen the first change, and may not. Either way the pod is restarted for the run, and once."""
+    before = await workload(cluster, "Deployment", "web", 3, spec=logged_spec(cluster, "app"))
+    image = before[0]["spec"]["containers"][0]["image"]
+    for pod in before:
+        for value in (f"{image}-other", image):
+            change = [{"op": "replace", "path": "/spec/containers/0/image", "value": value}]
+            await cluster.client.json_patch(PODS, cluster.namespace, pod["metadata"]["name"], change)
+    await asyncio.sleep(5)
+    between = await wait_ready(cluster, "web", 3, pod_ready)
+    ended = await recreate(cluster, "deployment/web", "-c", "app", *BY_PATCH)
+    assert ended.code == 0, ended
+    counts = {pod["metadata"]["uid"]: restart_count(pod, "app") for pod in between}
+    for pod in await pods_of(cluster, "web"):
+        assert restart_count(pod, "app") == counts[pod["metadata"]["uid"]] + 1
