@@ -510,6 +510,7 @@ def test_a_request_forgets_names_of_an_image_that_somebody_has_replaced() -> Non
 
 def test_a_webhook_that_changes_another_container_is_seen() -> None:
     whole = pod()
+    whole["spec"]["ephemeralContainers"] = [{"name": "debug", "image": "tools:1"}]
     operations = restart(read_member(whole), BY_PATCH.request("web-0", "uid-web-0", ("app",)), NOW)
     after = patched(whole, operations)
     assert foreign_image(read_member(whole), read_member(after), operations) == ""
