@@ -12,6 +12,7 @@ import pytest
 from crrd.lib.connections import CROWDED, SILENT
 from crrd.lib.memory import small_tls_buffers
 from crrd.manager.webhook import server
+from crrd.manager.webhook.server import Limits
 from tests.support.admission import new_pod, new_request, new_review
 from tests.support.webhook import QUICK, Pods, Served, trusting, webhook
 
@@ -125,6 +126,11 @@ async def test_a_handshake_that_fails_takes_no_place(door: Door) -> None:
         assert await is_closed(stream)
     await door.known(0)
     assert door.closed == []
+
+
+def test_an_api_server_closes_unused_connections_first() -> None:
+    limits = Limits()
+    assert min(limits.idle_seconds, limits.head_seconds) > 90
 
 
 async def test_only_who_has_never_asked_is_hurried() -> None:

@@ -58,9 +58,11 @@ class Limits:
     read_seconds: float = 5.0  # For receiving the body of a call
     answer_seconds: float = 8.0  # For the whole answer, or the API server's own timeout if that is shorter
     idle_seconds: float = 100.0
-    """For an unused connection. It is more than the 90 s after which API servers close theirs, so that no connection is
-    closed during a call."""
-    head_seconds: float = 10.0  # For receiving the first call on a connection
+    """For an unused connection. It is more than the 90 s after which API servers close theirs (`SetTransportDefaults`
+    in apimachinery), so that no connection is closed during a call, which fails the user's write (`EOF`)."""
+    head_seconds: float = 100.0
+    """For receiving the first call on a connection, for the same reason: for many calls at once, an API server opens
+    more connections than it needs, and uses the others later."""
     handshake_seconds: float = 10.0
     connections: int = 1024
     """In total. An API server uses one for each pending call. Each takes 40 KB. Fewer if the process may not have so
