@@ -133,7 +133,7 @@ class Model(SpelledPods):
             case PatchPod() as patch:
                 made = self.patch(UID, patch.operations)
                 if made is not None and not patch.back:
-                    self._check_spelling(request, made, patch.names)
+                    self._check_spelling(request, made, view.next_names)
                 known.pod = made or self.pods.get(UID)
                 return made is not None
             case lc.Progress(status=status) | lc.Complete(status=status):

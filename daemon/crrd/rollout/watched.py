@@ -145,16 +145,15 @@ class Watched:
 
     def _all_requests(self) -> tuple[RunRequest, ...]:
         """Return all known requests. One that was kept on a pod which is gone has ended with it."""
-        there = {each.pod.uid for each in self.pods.values()}
-        on_pods = self._on_pods.values() if self._on_pods is not None else ()
-        found = patched_requests((*on_pods, *(each.patched for each in self.pods.values())))
         members = {each.pod.uid: each for each in self.pods.values()}
+        on_pods = self._on_pods.values() if self._on_pods is not None else ()
+        found = patched_requests((*on_pods, *(each.patched for each in members.values())))
         known = {
             uid: each for uid, each in self._patched.items() if uid not in members or not _is_past(each, members[uid])
         }
         self._patched = known | found
         self._aborted.update(*(each.ended_runs for each in self._patched.values()))
-        there |= found.keys()
+        there = members.keys() | found.keys()
         kept = (each if uid in there else each.without_pod() for uid, each in self._patched.items())
         return (*(each.value for each in self._requests if each.value is not None), *kept)
 

@@ -56,7 +56,6 @@ class PatchPod:
     """Patch the pod, if a dry run shows that nobody changes the patch. `back`: it gives images back."""
 
     operations: tuple[Operation, ...]
-    names: tuple[str, ...] = ()  # The containers that it restarts
     back: bool = False
 
 
@@ -164,7 +163,7 @@ def _patch(view: View, turn: Turn) -> Step:
     events = [_event(view, EventReason.RECREATING, f"Stopping container {name} to recreate it", name) for name in names]
     if view.gate.reason is Reason.NO_READINESS_GATE and view.record is None:
         events.append(_event(view, EventReason.NO_READINESS_GATE, f"Request {request.name}: {view.gate.text}"))
-    return Step(turn, PatchPod(operations, names), tuple(events), held=True)
+    return Step(turn, PatchPod(operations), tuple(events), held=True)
 
 
 def _outcomes(view: View) -> tuple[EmitEvent, ...]:
