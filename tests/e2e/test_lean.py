@@ -1,6 +1,7 @@
 """The manager alone, from the overlay lean: no node daemon, and no right but those that the manifests give."""
 
 import json
+import subprocess
 from collections.abc import Iterator
 
 import pytest
@@ -135,3 +136,32 @@ async def test_the_manager_can_give_no_other_image(cluster: Cluster, lean: Machi
     known = str(container_status(pod, "app")["imageID"])
     kubectl(lean, *words, json.dumps([{"op": "replace", "path": path, "value": known}]))
     assert (await cluster.client.get(PODS, cluster.namespace, name))["spec"] == pod["spec"]
+
+
+def refusal(found: Machines, *words: str) -> str:
+    """What kubectl says of a write that is refused."""
+    command = ["kubectl", "--kubeconfig", str(found.plan.kubeconfig), *words, "--dry-run=server"]
+    ended = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert ended.returncode, ended.stdout
+    return ended.stderr
+
+
+async def test_nobody_writes_what_others_obey(cluster: Cluster, lean: Machines) -> None:
+    """Of a pod's status and of its webhooks, the manager changes nothing else. Users never write a request's status."""
+    (pod, *_) = await a_workload(cluster)
+    await asked(cluster, pod, "first")
+    rights = ("--verb=get,patch", "--resource=pods/status,containerrecreaterequests/status")  # kubectl gets it first
+    users = ("--user=somebody", "--serviceaccount=crrd-system:crrd-manager", "-n", cluster.namespace)
+    kubectl(lean, "create", "role", "status", *rights, "-n", cluster.namespace)
+    kubectl(lean, "create", "rolebinding", "status", "--role=status", *users)
+    account = "--as=system:serviceaccount:crrd-system:crrd-manager"
+    status = ("--subresource=status", "--type=merge", "-n", cluster.namespace)
+    name, ended = str(pod["metadata"]["name"]), '{"status":{"phase":"Failed"}}'
+    said = refusal(lean, "patch", "pod", name, *status, account, "-p", ended)
+    assert "the manager may only change the conditions of a pod's status" in said
+    other = [{"op": "replace", "path": "/webhooks/0/clientConfig/service/name", "value": "elsewhere"}]
+    webhooks = ("mutatingwebhookconfiguration", "crrd", "--type=json")
+    said = refusal(lean, "patch", *webhooks, account, "-p", json.dumps(other))
+    assert "the manager may only change the caBundle of a webhook" in said
+    said = refusal(lean, "patch", "crr", "first", *status, "--as=somebody", "-p", '{"status":{"message":"done"}}')
+    assert "only the node daemon and the manager may change the status" in said

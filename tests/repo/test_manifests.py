@@ -18,13 +18,13 @@ from crrd_forecast.hash.quantity import parse as parse_quantity
 from tests.support import manifests
 from tests.support.manifests import MANIFESTS, needs_kubectl, rendered
 
-PARTS = ["base", "node", "manager"]
-RENDERED = [
-    *PARTS,
+PARTS = ["base", "requests", "node", "manager"]
+WHOLE = [
     "default",
     *(f"overlays/{name}" for name in ("containerd", "crio", "k3s", "host-network", "gate-all-namespaces")),
+    *("overlays/beside-openkruise", "overlays/lean"),
 ]
-RENDERED += ["overlays/beside-openkruise", "overlays/lean"]
+RENDERED = [*PARTS, *WHOLE]
 KUBERNETES = "1.36"
 NO_SCHEMA = {"CustomResourceDefinition"}
 """Too recursive for the published schemas; a real API server takes it in the end-to-end tests."""
@@ -194,6 +194,19 @@ def test_kubernetes_own_roles_take_up_the_rights_to_requests() -> None:
     verbs = ("create", "update", "patch", "delete", "deletecollection")
     writes = {(verb, resource) for verb in verbs for resource in (plain, POLICIES.plural)}
     assert aggregated("edit") == aggregated("admin") == seen | writes
+
+
+@pytest.mark.parametrize("folder", WHOLE)
+def test_who_may_write_what_others_obey_is_said_in_each_installation(folder: str) -> None:
+    """The policies ask for verbs. Without the role that a binding names, nobody has them, and no policy applies."""
+    found = rendered(folder)
+    there = {(each["kind"], each["metadata"]["name"]) for each in found}
+    roles = {(each["roleRef"]["kind"], each["roleRef"]["name"]) for each in found if "roleRef" in each}
+    bound = {each["spec"]["policyName"] for each in found if each["kind"] == "ValidatingAdmissionPolicyBinding"}
+    assert roles <= there
+    assert bound == {name for kind, name in there if kind == "ValidatingAdmissionPolicy"}
+    assert ("ClusterRoleBinding", "crrd-manage-requests") in there
+    assert "crrd-requests" in bound
 
 
 def test_without_node_daemons_nothing_needs_more_than_restricted_pods_may() -> None:

@@ -38,13 +38,13 @@ WORLDS = {
 
 
 def objects_of(world: str) -> list[Json]:
-    """A part that is rendered elsewhere comes with the other part as it is."""
+    """A part that is rendered elsewhere comes with the other parts as they are."""
     folder, namespace = WORLDS[world]
     objects = rendered(folder, namespace)
     if world == "node elsewhere":
-        objects = objects + rendered("manager")
+        objects = objects + rendered("manager") + rendered("requests")
     if world == "manager elsewhere":
-        objects = objects + rendered("node")
+        objects = objects + rendered("node") + rendered("requests")
     return list(objects)
 
 
@@ -260,6 +260,14 @@ def test_who_may_write_what_of_a_request(world: str, what: str) -> None:
     rules = rules_of(world)
     may = {name for name, who in everybody(world).items() if not rules.refused(who, WRITES[what][0])}
     assert may == allowed(world, what)
+
+
+@pytest.mark.parametrize("what", WRITES)
+def test_without_node_daemons_their_account_is_as_any_other(what: str) -> None:
+    rules, nodes = Rules(rendered("overlays/lean")), {"node", "other node", "unbound node"}
+    may = {name for name, who in everybody("default").items() if not rules.refused(who, WRITES[what][0])}
+    assert may - nodes == allowed("default", what) - nodes
+    assert may & nodes == (nodes if "robot" in may else set())
 
 
 @pytest.mark.parametrize("world", WORLDS)

@@ -38,7 +38,7 @@ def manifest_sentences() -> Iterator[Sentence]:
     for panel in json.loads((MANIFESTS / "monitoring" / "dashboard.json").read_text(encoding="utf-8"))["panels"]:
         yield from (Sentence(PANEL, panel["title"], panel[key]) for key in ("title", "description") if panel.get(key))
     yield from _crds()
-    for name in ("node/policy", "node/requests-policy", "manager/policy"):
+    for name in ("node/policy", "requests/policy", "manager/policy"):
         for document in yaml.safe_load_all((MANIFESTS / f"{name}.yaml").read_text(encoding="utf-8")):
             for each in document.get("spec", {}).get("validations", ()):
                 yield Sentence(POLICY, document["metadata"]["name"], _folded(each["message"]))

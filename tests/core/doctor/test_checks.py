@@ -39,6 +39,7 @@ NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 NO = object()  # Stands for what could not be read
 DAEMON = PodSeen("crrd-node/a", "worker-1", ready=True, why="", version="1", account="crrd-node:crrd-node")
 BY_PATCH = replace(DAEMON, patches=True)
+LEAN: dict[str, Any] = {"daemons": (), "managers": (BY_PATCH,)}
 LEASE = LeaseSeen("worker-1", "worker-1", NOW, 40)
 KRUISE = Webhook("m.kb.io", "kruise")
 OWN = (Webhook("mutate-crr.apps.kruise.io", "crrd"),)
@@ -112,12 +113,14 @@ def test_all_is_well() -> None:
         (Check.CRD, {"policy_crd": {"spec": {}}, "hooks": OWN}, Topic.POLICY_FIELDS_DROPPED),
         (Check.POLICIES, {"hooks": NO}, Topic.POLICIES),
         (Check.POLICIES, {"bound": NO}, Topic.UNREAD),
+        (Check.POLICIES, {**LEAN, "policies": (), "bound": ()}, Topic.POLICIES_MISSING),
+        (Check.POLICIES, {**LEAN, "policies": ("crrd-requests",), "bound": ("crrd-requests",)}, Topic.POLICIES),
         (Check.MANAGER, {"hooks": NO}, Topic.NO_MANAGER),
         (Check.MANAGER, {"managers": (DAEMON,), "leader": NO}, Topic.MANAGER),
         (Check.MANAGER, {"managers": (DAEMON,), "leader": replace(LEASE, holder="")}, Topic.NO_LEADER),
         (Check.MANAGER, {"managers": (DAEMON,), "leader": replace(LEASE, renewed=None)}, Topic.NO_LEADER),
         (Check.DAEMONS, {"nodes": NO, "managers": NO}, Topic.DAEMONS),
-        (Check.DAEMONS, {"daemons": (), "managers": (BY_PATCH,)}, Topic.NONE_NEEDED),
+        (Check.DAEMONS, LEAN, Topic.NONE_NEEDED),
         (Check.DAEMONS, {"daemons": (), "managers": (DAEMON,)}, Topic.NO_DAEMONS),
         (Check.RUNTIME, {"waiting": NO}, Topic.UNREAD),
         (Check.RESTARTS, {"crd": None}, Topic.BY_PATCHES),
@@ -129,7 +132,7 @@ def test_all_is_well() -> None:
         (Check.RESTARTS, {"daemons": NO}, Topic.UNREAD),
         (Check.RESTARTS, {"nodes": NO}, Topic.UNREAD),
         (Check.RESTARTS, {"daemons": ()}, Topic.BY_OTHERS),
-        (Check.RESTARTS, {"daemons": (), "managers": (BY_PATCH,)}, Topic.BY_MANAGER),
+        (Check.RESTARTS, LEAN, Topic.BY_MANAGER),
         (Check.RESTARTS, {"daemons": (replace(DAEMON, ready=False),)}, Topic.BY_BOTH),
         (Check.IMAGES, {"other_names": ("", "")}, Topic.NO_OTHER_NAMES),
         (Check.IMAGES, {"other_names": ("shop/web-1", "", "shop/web-0")}, Topic.OTHER_NAMES),

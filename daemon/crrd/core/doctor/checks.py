@@ -20,7 +20,7 @@ from crrd.lib.jsonfields import items, mapping, text, value_at
 from crrd.lib.plain import plain
 
 HOOK = "mutate-crr.apps.kruise.io"  # The webhook of crrd's manager that requests need
-POLICIES_OF_NODE = ("crrd-node", "crrd-requests")
+POLICY_OF_REQUESTS, POLICY_OF_NODE = "crrd-requests", "crrd-node"
 POLICIES_OF_MANAGER = (
     *("crrd-admission", "crrd-manager", "crrd-refresh-files", "crrd-pull-pods", "crrd-update-images"),
     *("crrd-manager-webhooks", "crrd-manager-secrets"),
@@ -194,8 +194,8 @@ def _refusal(facts: Facts, trial: Trial, topic: Topic) -> Result:
 
 def _policies(facts: Facts) -> Iterator[Result]:
     """Check that the ValidatingAdmissionPolicies exist and are bound."""
-    of_node = () if facts.needs_no_daemons else POLICIES_OF_NODE
-    wanted = of_node + (POLICIES_OF_MANAGER if _own_hooks(facts) else ())
+    of_node = () if facts.needs_no_daemons else (POLICY_OF_NODE,)
+    wanted = (POLICY_OF_REQUESTS, *of_node, *(POLICIES_OF_MANAGER if _own_hooks(facts) else ()))
     there = {each: {name for name in facts.policies if name.endswith(each)} for each in wanted}  # allows a namePrefix
     unbound = [each for each, names in there.items() if names and names.isdisjoint(facts.bound)]
     yield from _if_any(Topic.POLICIES_MISSING, [each for each in wanted if not there[each]])
