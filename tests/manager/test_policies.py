@@ -845,7 +845,7 @@ async def test_a_change_that_settles_while_its_watch_reconnects_goes_live_soon(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The watch continues where it ended, so nothing but the controller itself looks at the policy again."""
-    monkeypatch.setattr(Obstacle.RIGHT, "_value_", replace(Obstacle.RIGHT.value, initial=0.2))
+    monkeypatch.setattr(Obstacle.RIGHT, "_value_", replace(Obstacle.RIGHT.value, maximum=0.2))
     ahead = timedelta()
     async with managing(tmp_path, clock=lambda: datetime.now(UTC) + ahead) as managed:
         api, seen = managed.cluster.api, list[str]()

@@ -172,7 +172,7 @@ class PolicyController(Controller):
             raise
         if wait is None:
             await self._note_failure(policy, memory, self._watches.problem(policy.namespace))
-            wait = Obstacle.RIGHT.value.initial  # a list wakes it before that, but a watch that goes on makes none
+            wait = Obstacle.RIGHT.value.maximum  # a list wakes it before that, but a watch that goes on makes none
         else:
             memory.failing_since, memory.fails = None, False
         return loop_time() + wait

@@ -14,8 +14,8 @@ RESYNC_SECONDS = 300.0  # Interval of looks without a change, because new pods m
 class Obstacle(Enum):
     """A row has the pauses between two looks in a row that find it."""
 
-    RIGHT = Backoff(initial=15.0, factor=1.0, maximum=15.0, jitter=0.0)
-    """A right is missing, or a field in the CRD of policies."""
+    RIGHT = Backoff(initial=2.0, factor=2.0, maximum=15.0, jitter=0.0)
+    """A right is missing, or a field in the CRD of policies. Who has just created a policy may grant the right next."""
     TARGET = Backoff(initial=15.0, factor=2.0, maximum=REFUSED.maximum, jitter=REFUSED.jitter)
     """The API server does not have the kind of the target, or the manager may not watch for it."""
     REFUSAL = Backoff(initial=2.0, factor=2.0, maximum=REFUSED.maximum, jitter=REFUSED.jitter)
