@@ -61,6 +61,14 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert lost == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.name))
+def test_commands_are_shown_as_code(page: Path) -> None:
+    """The first line of an indented block loses its indent easily, and is then a part of the text before it."""
+    outside = "".join(text_of(page).split("```")[::2])
+    assert re.findall(r"^(?:kubectl|crrd|helm|crictl) .*\n {4}.*", outside, re.MULTILINE) == []
+    assert re.findall(r"\n\n(?:kubectl|helm|crictl) .*", outside) == []
+
+
 def test_readme_is_for_two_minutes() -> None:
     assert len(text_of(ROOT / "README.md").splitlines()) <= 160
 

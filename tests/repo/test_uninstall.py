@@ -144,6 +144,20 @@ exec {kubectl} "$@"
         assert "deletionTimestamp" not in (await api.get(f"{CRRS}/one")).body["metadata"]
 
 
+async def test_what_is_still_being_deleted_is_said(api: Api, tmp_path: Path) -> None:
+    """Who installs again at once gets half of it: a namespace that is being deleted takes no new objects."""
+    kubectl, shim = shutil.which("kubectl"), tmp_path / "kubectl"
+    shim.write_text(f"""#!/bin/sh
+case "$*" in "delete --ignore-not-found --timeout=60s"*) exit 1;; esac
+exec {kubectl} "$@"
+""")
+    shim.chmod(0o755)
+    arguments = ("-f", str(MANIFESTS / "base" / "crd.yaml"))
+    code, output = await uninstall(api, tmp_path, *arguments, path=f"{tmp_path}:{os.environ['PATH']}")
+    assert code == 0, output
+    assert "still being deleted" in output.splitlines()[-2]
+
+
 FLAGS = ("--context", "prod", "--kubeconfig=it's mine.yaml", "-s", "https://x", "--token", "secret", "--as=ann")
 
 
@@ -165,9 +179,10 @@ def test_every_call_goes_to_the_cluster_that_is_given(tmp_path: Path) -> None:
     ended, calls = scripted(tmp_path, "-f", "install.yaml", *FLAGS)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert [tuple(call[-len(FLAGS) :]) for call in calls] == [FLAGS] * len(calls)
-    (deleted,) = [call for call in calls if call[0] == "delete"]
-    assert deleted[: -len(FLAGS)] == ["delete", "--ignore-not-found", "--wait=false", "-f", "install.yaml"]
-    assert not [call for call in calls if "install.yaml" in call and call != deleted]
+    deleted = [call[: -len(FLAGS)] for call in calls if call[0] == "delete"]
+    delete = ["delete", "--ignore-not-found"]
+    assert deleted == [[*delete, wait, "-f", "install.yaml"] for wait in ("--wait=false", "--timeout=60s")]
+    assert len([call for call in calls if "install.yaml" in call]) == len(deleted)
     (shown, _) = ended.stdout.splitlines()
     assert shown.endswith("--context prod '--kubeconfig=it'\\''s mine.yaml' -s https://x --as=ann")
 
