@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from crrd.cli.explain import render, render_json
 from crrd.core.api import types as model
@@ -248,6 +249,18 @@ async def test_a_pod_whose_image_has_another_name(cluster: Cluster) -> None:
     assert answer["notes"] == ["cannot read the requests of this pod: forbidden"]
 
 
+async def test_the_namespace_is_that_of_the_context(cluster: Cluster, tmp_path: Path) -> None:
+    await cluster.run_pod("web", [container("app")])
+    await cluster.recreate(await cluster.pod("web"), ["app"], name="one")
+    config = yaml.safe_load(cluster.kubeconfig.read_text())
+    config["contexts"][0]["context"]["namespace"] = cluster.namespace
+    (tmp_path / "config").write_text(yaml.safe_dump(config))
+    for name in ("pod/web", "one"):
+        code, out, err = await crrd("explain", name, "--kubeconfig", str(tmp_path / "config"))
+        assert (code, err) == (0, "")
+        assert f"{cluster.namespace}/" in out.splitlines()[0]
+
+
 async def test_a_pod_that_cannot_be_read_is_one_line(cluster: Cluster) -> None:
     where = "-n", cluster.namespace, "--kubeconfig", str(cluster.kubeconfig)
     gone = await crrd("explain", "pod/web", *where)
@@ -261,11 +274,13 @@ async def test_a_pod_that_cannot_be_read_is_one_line(cluster: Cluster) -> None:
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (("pod/one",), "'pod/one' is not the name of a pod: use pod/NAME -n NAMESPACE (for a request in a namespace"),
-        (("pod/", "-n", "shop"), "'pod/' is not the name of a pod"),
+        (("pod/",), "'pod/' is not the name of a pod: use pod/NAME, with -n NAMESPACE if it is in another one (for a"),
         (("pods/a/b", "-n", "shop"), "'pods/a/b' is not the name of a pod"),
-        (("one",), "'one' is not the name of a request: use NAMESPACE/NAME, or NAME -n NAMESPACE (kubectl get crr -A)"),
-        (("shop/",), "'shop/' is not the name of a request"),
+        (
+            ("shop/",),
+            "'shop/' is not the name of a request: use NAMESPACE/NAME, or NAME -n NAMESPACE (kubectl get crr -A)",
+        ),
+        (("/one",), "'/one' is not the name of a request"),
         (("a/b/c",), "'a/b/c' is not the name of a request"),
         (("shop/one", "-n", "other"), "shop/one and --namespace other are different namespaces: use one"),
         (("shop/one",), "not in a cluster (KUBERNETES_SERVICE_HOST is not set) and no --kubeconfig"),

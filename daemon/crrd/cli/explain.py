@@ -8,7 +8,7 @@ import asyncio
 import sys
 from typing import Any
 
-from crrd.cli.connection import access_flags, add_connection_flags, connect
+from crrd.cli.connection import access_flags, add_connection_flags, connect, namespace_of
 from crrd.cli.explain_pod import explained_pod, render_pod, render_pod_json, shortly
 from crrd.cli.options import add_output
 from crrd.core.api.pod import Pod, parse_pod
@@ -56,10 +56,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "  crrd explain pod/web-0 -n shop\n\n"
         "exit codes: 0 explained, 1 not found or API server not reachable, 2 bad input"
     )
-    parser.add_argument(
-        "request", metavar="NAMESPACE/NAME", help="the request (with -n only its name), or pod/NAME with -n"
-    )
-    parser.add_argument("-n", "--namespace", metavar="NAME", default="", help="the namespace")
+    parser.add_argument("request", metavar="[NAMESPACE/]NAME", help="the request, or pod/NAME for a pod")
+    text = "the namespace (default: that of the kubeconfig's context)"
+    parser.add_argument("-n", "--namespace", metavar="NAME", default="", help=text)
     add_output(parser)
     add_connection_flags(parser)
 
@@ -72,15 +71,16 @@ def run(args: argparse.Namespace) -> int:
     namespace, slash, name = args.request.rpartition("/")
     if slash and args.namespace not in ("", namespace):
         raise ConfigurationError(f"{args.request} and --namespace {args.namespace} are different namespaces: use one")
-    namespace, flags = namespace or args.namespace, access_flags(args)
-    if not namespace or not name or "/" in namespace:
+    flags = access_flags(args)
+    if not name or "/" in namespace or (slash and not namespace):
         raise ConfigurationError(
             f"{args.request!r} is not the name of a request: use NAMESPACE/NAME, or NAME -n NAMESPACE "
             f"({with_flags('kubectl get crr -A', flags)})"
         )
     configure_log("console", "error")
+    args.namespace = namespace or args.namespace
     try:
-        explanation = asyncio.run(_explain(args, namespace, name))
+        explanation = asyncio.run(_explain(args, name))
     except NotExplainedError as error:
         print(f"crrd explain: {plain(with_flags(str(error), flags))}", file=sys.stderr)
         return EXIT_NOT_EXPLAINED
@@ -92,9 +92,9 @@ def run(args: argparse.Namespace) -> int:
 def _run_pod(args: argparse.Namespace, name: str) -> int:
     """Print what is known of a pod. Return the exit code."""
     flags = access_flags(args)
-    if not args.namespace or not name or "/" in name:
+    if not name or "/" in name:
         kind, _, _ = args.request.partition("/")
-        why = f"{args.request!r} is not the name of a pod: use pod/NAME -n NAMESPACE"
+        why = f"{args.request!r} is not the name of a pod: use pod/NAME, with -n NAMESPACE if it is in another one"
         raise ConfigurationError(f"{why} (for a request in a namespace {kind!r}, use NAME -n {kind})")
     configure_log("console", "error")
     try:
@@ -108,18 +108,18 @@ def _run_pod(args: argparse.Namespace, name: str) -> int:
 
 
 async def _explain_pod(args: argparse.Namespace, name: str) -> PodExplanation:
-    clock = ServerClock()
+    clock, namespace = ServerClock(), await namespace_of(args)
     async with connect(args, clock) as client:
         try:
-            return await explained_pod(client, clock, args.namespace, name)
+            return await explained_pod(client, clock, namespace, name)
         except GoneError as error:
-            raise NotExplainedError(f"pod {name!r} not found in namespace {args.namespace!r}") from error
+            raise NotExplainedError(f"pod {name!r} not found in namespace {namespace!r}") from error
         except (ApiRefusedError, ApiUnavailableError) as error:
-            raise NotExplainedError(f"cannot read pod {name!r} in namespace {args.namespace!r}: {error}") from error
+            raise NotExplainedError(f"cannot read pod {name!r} in namespace {namespace!r}: {error}") from error
 
 
-async def _explain(args: argparse.Namespace, namespace: str, name: str) -> Explanation:
-    clock = ServerClock()
+async def _explain(args: argparse.Namespace, name: str) -> Explanation:
+    clock, namespace = ServerClock(), await namespace_of(args)
     async with connect(args, clock) as client:
         return await explained(client, clock, await _request(client, namespace, name))
 

@@ -149,6 +149,21 @@ def test_one_fact_differs(check: Check, changes: Json, topic: Topic) -> None:
     assert [each.topic for each in found(check, **changes)] == [topic]
 
 
+ABSENT: dict[str, Any] = {"crd": None, "hooks": (), "managers": (), "daemons": (), "policies": (), "accounts": {}}
+
+
+def test_where_nothing_is_installed_no_part_of_it_is_missed() -> None:
+    facts = replace(FACTS, **ABSENT, trial=Trial(404, "404 page not found"))
+    states = {each.topic for each in examine(facts) if each.state is not State.OK}
+    assert states == {Topic.CRD_MISSING, Topic.NOT_INSTALLED}
+
+
+@pytest.mark.parametrize("unread", ["crd", "hooks", "managers", "daemons"])
+def test_what_cannot_be_read_may_be_installed(unread: str) -> None:
+    facts = replace(FACTS, **ABSENT, unread={unread: "you may not list it"})
+    assert Topic.NOT_INSTALLED not in {each.topic for each in examine(facts)}
+
+
 def test_no_more_names_than_fit_a_line() -> None:
     nodes = tuple(NodeSeen(f"n{number}", ready=True, has_runtime=True) for number in range(5))
     (finding,) = found(Check.DAEMONS, nodes=nodes)

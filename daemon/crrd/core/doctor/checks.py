@@ -39,7 +39,9 @@ def examine(facts: Facts) -> tuple[Finding, ...]:
     }
     findings: list[Finding] = []
     for check, (look, needs) in _CHECKS.items():
-        results = [*_unread(facts, *needs)] or [*look(facts)]
+        is_absent = facts.is_absent and check in _OF_INSTALLATION
+        results: list[Result] = [(Topic.NOT_INSTALLED, {})] if is_absent else []
+        results = results or [*_unread(facts, *needs)] or [*look(facts)]
         faults = [each for each in results if each[0].state in (State.WARNING, State.PROBLEM)]
         findings += [_finding(check, topic, {**places, **values}) for topic, values in faults or results[:1]]
     return tuple(findings)
@@ -324,3 +326,8 @@ _CHECKS: Mapping[Check, tuple[Callable[[Facts], Iterator[Result]], tuple[str, ..
     Check.OPENKRUISE: (_openkruise, ("hooks", "kruise_daemons", "daemons")),
 }
 """Each check, with the facts that it needs."""
+_OF_INSTALLATION = (
+    *(Check.WEBHOOKS, Check.ADMISSION, Check.POLICIES, Check.MANAGER, Check.DAEMONS, Check.RUNTIME),
+    *(Check.RIGHTS, Check.ACCOUNTS, Check.OPENKRUISE),
+)
+"""Checks that say nothing of use where crrd is not installed."""

@@ -111,6 +111,12 @@ class Facts:
     kruise_daemons: tuple[int, ...] = ()  # How many pods each DaemonSet of OpenKruise wants
 
     @property
+    def is_absent(self) -> bool:
+        """Whether nothing that serves requests is installed, as far as everything about that could be read."""
+        unknown = self.unread.keys() & {"crd", "hooks", "managers", "daemons"}
+        return not unknown and self.crd is None and not (self.hooks or self.managers or self.daemons)
+
+    @property
     def needs_no_daemons(self) -> bool:
         """Whether there are no node daemons, because the manager restarts containers by patches."""
         return not self.daemons and any(each.patches for each in self.managers)

@@ -68,6 +68,7 @@ class Topic(ReasonTable):
 
     # fmt: off
     UNREAD = "Unread", State.NOT_CHECKED, "{why}"
+    NOT_INSTALLED = "NotInstalled", State.NOT_CHECKED, "crrd is not installed"
     # API server
     SERVER = "Server", State.OK, "{version}"
     SERVER_TOO_OLD = ("ServerTooOld", State.WARNING,
