@@ -510,6 +510,7 @@ async def test_with_no_rights_at_all() -> None:
     findings = await api.findings()
     assert {each.state for each in findings if each.check is not Check.SERVER} == {State.NOT_CHECKED}
     assert findings[0].message == "version unknown"
+    assert next(each for each in findings if each.check is Check.ACCOUNTS).message == "pods is forbidden"
 
 
 async def test_without_any_pods_no_account_is_checked() -> None:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from itertools import chain
 from typing import Any
 
-from crrd.cli.connection import access_flags, add_connection_flags, connect
+from crrd.cli.connection import access_flags, add_connection_flags, connect, namespace_of
 from crrd.cli.options import add_output
 from crrd.core.api.types import ACTIVE_REQUESTS, KIND, MANAGERS, NODE_DAEMONS
 from crrd.core.doctor import facts as read
@@ -42,6 +42,7 @@ _NOT_SERVED = 404
 _TRIED = 3  # How many pods a valid request is tried with, at most
 _OF_BOTH = (f"patch {_REQUESTS}/status", "get nodes", "create events")
 OF_USER = (f"get,list,watch,create,patch,delete {_REQUESTS}", "get,list,watch pods")
+OF_PATCHES = ("get,list,watch,patch pods",)  # For `kubectl recreate` without requests
 OF_NODE = (f"list,watch,patch,serve {_REQUESTS}", "list,watch pods", *_OF_BOTH)
 OF_MANAGER = (
     *(f"get,list,watch,patch,delete,manage {_REQUESTS}", "get,list,watch pods", "patch pods/status"),
@@ -65,8 +66,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "exit codes: 0 no problem (there may be warnings and skipped checks), 1 problems,\n"
         "2 bad input, or the API server cannot be reached"
     )
-    where = "namespace for the dry-run requests, and for the check of your rights (default: %(default)s)"
-    parser.add_argument("-n", "--namespace", metavar="NAME", default="default", help=where)
+    where = "namespace for the dry-run requests, and for the check of your rights (default: that of the context)"
+    parser.add_argument("-n", "--namespace", metavar="NAME", default="", help=where)
     add_output(parser, names=False)
     add_connection_flags(parser)
 
@@ -107,13 +108,13 @@ def render_json(findings: Iterable[Finding]) -> dict[str, Any]:
 
 
 async def _read(args: argparse.Namespace) -> Facts:
-    clock = ServerClock()
+    clock, namespace = ServerClock(), await namespace_of(args)
     async with connect(args, clock) as client:
         try:
             version = await client.document("/version")
         except (ApiUnavailableError, ApiRefusedError) as error:
             raise ConfigurationError(f"cannot reach the API server with {client.description}: {error}") from error
-        return await Reader(client).facts(version, args.namespace, clock)
+        return await Reader(client).facts(version, namespace, clock)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +141,13 @@ class Reader(BestEffortReader):
             waiting=self.list(REQUESTS, read.read_waiting, label_selector=ACTIVE_REQUESTS),
             other_names=self.list(PODS, read.read_other_name, label_selector=LABEL_RUN),
             missing_rights=self._missing(OF_USER, namespace),
+            missing_for_patches=self._missing(OF_PATCHES, namespace),
             accounts=self._accounts(),
             kruise_daemons=self.list(_DAEMON_SETS, read.read_desired, field_selector="metadata.name=kruise-daemon"),
         )
         unread = {name: str(error) for name, error in self.unread.items()}
         if not self.found.get("accounts", True):
-            unread["accounts"] = "crrd has no pods"
+            unread["accounts"] = unread.get("managers") or unread.get("daemons") or "crrd has no pods"
         number = server_version(version)
         return Facts(
             version=text(version.get("gitVersion")) or "version unknown",

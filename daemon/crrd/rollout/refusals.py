@@ -65,6 +65,7 @@ def _where_granted(resource: str) -> str:
     """Return the ClusterRole with the right that a refused call needs, or "" if it is not about a resource."""
     if resource in ("", DISCOVERY.full_name):
         return ""
-    if role := "crrd-recreate" if resource in IN_ROLE else _READERS.get(resource):
+    role = "crrd-recreate (edit where crrd is not installed)" if resource in IN_ROLE else _READERS.get(resource)
+    if role is not None:
         return f"; bind the ClusterRole {role}, which grants this"
     return f"; grant get, list and watch on {resource}, which the ClusterRole crrd-recreate does not include"

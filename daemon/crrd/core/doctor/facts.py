@@ -106,6 +106,7 @@ class Facts:
     other_names: tuple[str, ...] = ()
     """Of each pod that a run has patched: `namespace/name` if an image has another name because of that, else ""."""
     missing_rights: tuple[str, ...] = ()  # What the user may not do: verb and resource
+    missing_for_patches: tuple[str, ...] = ()  # Likewise, of what restarts by patches need
     accounts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Likewise, by ServiceAccount (`namespace:name`) of crrd's pods."""
     kruise_daemons: tuple[int, ...] = ()  # How many pods each DaemonSet of OpenKruise wants

@@ -153,6 +153,9 @@ class Topic(ReasonTable):
     BY_BOTH = ("ByRequestsAndPatches", State.OK,
         "{served} of {all} nodes offer requests and patches, the others patches only: {names}", _BY_BOTH)
     BY_PATCHES = "ByPatches", State.OK, "each node offers patches only, because {why}; kubectl recreate uses them"
+    NO_WAY = ("NoWay", State.WARNING,
+        "you may neither create requests nor patch pods in the namespace, so you cannot restart containers ({names})",
+        "ask for the ClusterRole crrd-recreate for requests, or edit for patches (an administrator binds it)")
     BY_MANAGER = ("ByManager", State.OK,
         "each node offers patches only, because there are no node daemons; policies and kubectl recreate use them")
     BY_OTHERS = ("ByOthers", State.OK,

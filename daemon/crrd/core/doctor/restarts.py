@@ -8,7 +8,7 @@ from crrd.core.doctor.findings import Result, Topic, listed
 
 _NEEDED = tuple(f"{verb} {PLURAL}.{GROUP}" for verb in ("list", "create"))
 """The rights without which `kubectl recreate` uses patches (`crrd.rollout.way`)."""
-_NOT_SERVED = 404
+_NOT_SERVED = 404  # Also if the namespace does not exist, so the CRD says more
 
 
 def find_ways(facts: Facts) -> Iterator[Result]:
@@ -17,7 +17,10 @@ def find_ways(facts: Facts) -> Iterator[Result]:
     Each node offers patches, because only kubelet is needed for them.
     """
     missing = [each for each in facts.missing_rights if each in _NEEDED]
-    if facts.trial.status == _NOT_SERVED or (facts.crd is None and "crd" not in facts.unread):
+    is_absent = facts.trial.status == _NOT_SERVED if "crd" in facts.unread else facts.crd is None
+    if (missing or is_absent) and facts.missing_for_patches:
+        yield Topic.NO_WAY, {"names": ", ".join(facts.missing_for_patches)}
+    elif is_absent:
         yield Topic.BY_PATCHES, {"why": "ContainerRecreateRequest is not installed"}
     elif missing:
         yield Topic.BY_PATCHES, {"why": f"you may not {' and '.join(missing)} in the namespace"}
