@@ -82,6 +82,9 @@ async def test_a_deployment_pod_by_pod(cluster: PlayedCluster) -> None:
         ("ContainersRecreated", "Deployment", "web"),
     ]
     assert "log level" in events[0]["message"]
+    code, out, err = await cluster.recreate("resume", name)
+    assert (code, err, out.splitlines()[-1].startswith("done: 3 of 3")) == (0, "", True)
+    assert len((await cluster.client.list_all(EVENTS, dict, namespace=NAMESPACE)).items) == len(events)
 
 
 async def test_pods_by_their_labels_several_containers_and_json(cluster: PlayedCluster) -> None:

@@ -9,6 +9,7 @@ from crrd.core.rollout.kinds import kind_of
 from crrd.core.rollout.limits import Times
 from crrd.core.rollout.phases import End, GoOn, Stage
 from crrd.core.rollout.plan import Plan, make_plan
+from crrd.core.rollout.requests import last_progress
 from crrd.core.rollout.rows import tally
 from crrd.core.rollout.run import Run
 from crrd.kube.events import write_event
@@ -42,9 +43,11 @@ async def carry_out(session: Session, run: Run, cluster: Cluster, begins: str, *
     judge = MetricsJudge(command.metrics, ask, session.clock.now)
     times, yes = Times(command.timeout), command.yes
     runner = Runner(*parts, times=times, remedies=FLAGS, yes=yes, resumed=resumed, judge=judge)
+    is_known = _has_told(session, run, cluster)
     try:
         session.display.begin(run, begins)
-        await _record(session, run, BEGUN, run.describe(len(cluster.world().members)))
+        if not is_known:
+            await _record(session, run, BEGUN, run.describe(len(cluster.world().members)))
         plan = await runner.run(run)
     except (asyncio.CancelledError, OutputError) as error:
         await _leave(session, runner, run, cluster)
@@ -63,8 +66,17 @@ async def carry_out(session: Session, run: Run, cluster: Cluster, begins: str, *
         sentences = kind_of(cluster.world(), run).report(), _undo(session, run, plan), left
         message = "; ".join([conclude(plan, session.command_line("resume", run.name)), *filter(None, sentences)])
         _end(session, plan.end, message)
-    await _record_end(session, run, plan, message)
+    if not (is_known and plan.end is End.DONE):
+        await _record_end(session, run, plan, message)
     return plan.end
+
+
+def _has_told(session: Session, run: Run, cluster: Cluster) -> bool:
+    """Whether the run is done, and one of its earlier processes has recorded that, with its events."""
+    world = cluster.world()
+    last = last_progress(each for each in world.requests if each.run.name == run.name)
+    is_recorded = last is not None and last.end is End.DONE
+    return is_recorded and make_plan(world, run, session.clock.now()).end is End.DONE
 
 
 async def _leave(session: Session, runner: Runner, run: Run, cluster: Cluster, error: str = "") -> None:
