@@ -132,9 +132,11 @@ while test "$tries" -lt 60; do
   found=$(requests)
   if test -z "$held" && test -z "$found"; then
     if test -z "$INSTALLED" || ! defined; then
-      # This one waits until all is gone: nothing can be installed into a namespace that is being deleted.
-      if test -n "$INSTALLED" && ! eval "kubectl delete --ignore-not-found --timeout=60s $INSTALLED" >/dev/null 2>&1; then
-        echo "some of what was installed is still being deleted: look at kubectl get namespaces before you install again"
+      if test -n "$INSTALLED"; then
+        echo "waiting until the namespaces are gone: nothing can be installed again before"
+        if ! eval "kubectl delete --ignore-not-found --timeout=60s $INSTALLED" >/dev/null 2>&1; then
+          echo "some of what was installed is still being deleted: look at kubectl get namespaces before you install again"
+        fi
       fi
       echo "done: all requests are deleted, and no pod is kept unready"
       exit 0

@@ -129,7 +129,7 @@ def test_a_certificate(cluster: Machines, tmp_path: Path) -> None:
 
 
 def test_a_cronjob_that_patches(cluster: Machines, tmp_path: Path) -> None:
-    out = run("from-cronjobs.md", "Without crrd in the cluster", tmp_path, cluster.plan.kubeconfig, NAMESPACE)
+    out = run("from-cronjobs.md", "A CronJob, and no daemon", tmp_path, cluster.plan.kubeconfig, NAMESPACE)
     assert "restarts by patches of the pods of deployment.apps/web" in out
     assert "done: 3 of 3 pods recreated" in out
     assert [counts(each) for each in pods(cluster, "web")] == [{"app": 1, "side": 0}] * 3

@@ -69,6 +69,14 @@ def test_commands_are_shown_as_code(page: Path) -> None:
     assert re.findall(r"\n\n(?:kubectl|helm|crictl) .*", outside) == []
 
 
+def test_sections_whose_commands_are_run_are_there() -> None:
+    tests = "".join(text_of(each) for each in (ROOT / "tests" / "e2e").glob("test_*.py"))
+    named = re.findall(r'run\(\s*"([\w-]+\.md)",\s*"([^"]+)"', tests)
+    assert len(named) > 2
+    for page, heading in named:
+        assert f"\n## {heading}\n" in text_of(ROOT / "docs" / page), f"{page}: {heading}"
+
+
 def test_readme_is_for_two_minutes() -> None:
     assert len(text_of(ROOT / "README.md").splitlines()) <= 160
 

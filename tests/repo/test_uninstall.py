@@ -183,7 +183,7 @@ def test_every_call_goes_to_the_cluster_that_is_given(tmp_path: Path) -> None:
     delete = ["delete", "--ignore-not-found"]
     assert deleted == [[*delete, wait, "-f", "install.yaml"] for wait in ("--wait=false", "--timeout=60s")]
     assert len([call for call in calls if "install.yaml" in call]) == len(deleted)
-    (shown, _) = ended.stdout.splitlines()
+    (shown, *_) = ended.stdout.splitlines()
     assert shown.endswith("--context prod '--kubeconfig=it'\\''s mine.yaml' -s https://x --as=ann")
 
 

@@ -40,7 +40,8 @@ COMMANDS = {
 DAEMONS = ("node", "manager")
 DESCRIPTION = """\
 crrd restarts single containers of running Kubernetes pods in place: the pod, its IP and its volumes stay.
-To restart a container, create a ContainerRecreateRequest (kubectl get crr)."""
+To restart containers of a workload, use `kubectl recreate`, with nothing installed in the cluster. Where crrd is
+installed, a ContainerRecreateRequest (kubectl get crr) does it, and policies do it after changes."""
 _formatter = partial(argparse.RawDescriptionHelpFormatter, max_help_position=32)
 """Keeps the line breaks of the examples, and gives the flags a wide column."""
 

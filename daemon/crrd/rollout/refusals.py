@@ -57,14 +57,16 @@ def _message(error: ApiRefusedError) -> str:
     if isinstance(error, NamespaceEndingError):
         return f"the namespace is being deleted: {message}"
     if lacks_right(error):
-        return f"forbidden: {message}{_where_granted(error.resource)}"
+        return f"forbidden: {message}{_where_granted(error.resource, message)}"
     return f"the API server does not accept your credentials: {message}" if error.status == 401 else message
 
 
-def _where_granted(resource: str) -> str:
+def _where_granted(resource: str, message: str) -> str:
     """Return the ClusterRole with the right that a refused call needs, or "" if it is not about a resource."""
     if resource in ("", DISCOVERY.full_name):
         return ""
+    if resource == PODS.full_name and ' cannot patch resource "' in message:  # crrd-recreate has no right to that
+        return "; bind the ClusterRole edit, which grants this"
     role = "crrd-recreate (edit where crrd is not installed)" if resource in IN_ROLE else _READERS.get(resource)
     if role is not None:
         return f"; bind the ClusterRole {role}, which grants this"

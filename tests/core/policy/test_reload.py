@@ -164,7 +164,7 @@ class TestWhatIsDone:
 
         assert "restart all containers: its pod does not declare a reload: declare" in why(app(undeclared=UNDECLARED))
         assert "its node daemon is too old" in why(app(node="b"), old_daemons=frozenset({"b"}))
-        fine = "the policy does all that it asks for"
+        fine = "each part of the policy can have an effect"
         assert why(app(), app("web-1", undeclared=UNDECLARED)) == fine
         assert why(app("web-0", -3600, FILE, OF_ENV)) == fine
 

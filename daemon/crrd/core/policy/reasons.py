@@ -91,5 +91,5 @@ class PolicyReason(ReasonTable):
     OLD_FILES = "PodPatchRefused", None, "{what}"
     RESTORABLE = "LastGoodDataKept", None, "the last good data of all ConfigMaps is kept"
     NOT_RESTORABLE = "NotRestorable", None, "{what}"
-    EFFECTIVE = "Effective", None, "the policy does all that it asks for"
+    EFFECTIVE = "Effective", None, "each part of the policy can have an effect"
     # fmt: on
