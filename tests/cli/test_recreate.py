@@ -937,7 +937,7 @@ async def test_without_the_crd(tmp_path: Path) -> None:
     async with played(tmp_path, crds=[]) as cluster:
         await cluster.workload("Deployment", "web", 1)
         code, out, _ = await cluster.recreate("deployment/web", "-c", "app")
-        assert (code, "by patches of the pods of deployment.apps/web: crrd is not installed" in out) == (2, True)
+        assert (code, "restarts by patches: crrd is not installed" in out) == (2, True)
         code, _, err = await cluster.recreate("deployment/web", "-c", "app", "--via", "daemon")
         assert (code, err) == (
             2,

@@ -155,7 +155,7 @@ async def test_a_user_with_the_role_edit_in_one_namespace(cluster: Cluster, tmp_
     before = await workload(cluster, "StatefulSet", "db", 3, spec=logged_spec(cluster, "app", "side"))
     begun = ("statefulset/db", "-c", "app", "--partition", "1", "--run")
     ended = await recreate(cluster, *begun, "first", kubeconfig=user)
-    first = "restarts by patches of the pods of statefulset.apps/db: you may not list ContainerRecreateRequests"
+    first = "restarts by patches: you may not list ContainerRecreateRequests"
     assert (ended.code, ended.out.startswith(first)) == (0, True), ended
     shown = await recreate(cluster, "status", "first", kubeconfig=user)
     assert (shown.code, "1 of 3" in shown.out) == (0, True), shown

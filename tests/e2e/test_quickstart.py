@@ -42,7 +42,7 @@ def restarts(cluster: Machines) -> list[tuple[int, int]]:
 
 def test_with_nothing_installed(cluster: Machines, tmp_path: Path) -> None:
     out = run("quickstart.md", "Any cluster with nothing installed", tmp_path, cluster.plan.kubeconfig, NAMESPACE)
-    assert "restarts by patches of the pods of deployment.apps/web" in out
+    assert "restarts by patches: crrd is not installed" in out
     assert "done: 3 of 3 pods recreated" in out
     assert restarts(cluster) == [(1, 0)] * 3
 

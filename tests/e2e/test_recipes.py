@@ -130,6 +130,6 @@ def test_a_certificate(cluster: Machines, tmp_path: Path) -> None:
 
 def test_a_cronjob_that_patches(cluster: Machines, tmp_path: Path) -> None:
     out = run("from-cronjobs.md", "A CronJob, and no daemon", tmp_path, cluster.plan.kubeconfig, NAMESPACE)
-    assert "restarts by patches of the pods of deployment.apps/web" in out
+    assert "restarts by patches: as --via says" in out
     assert "done: 3 of 3 pods recreated" in out
     assert [counts(each) for each in pods(cluster, "web")] == [{"app": 1, "side": 0}] * 3

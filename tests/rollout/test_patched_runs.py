@@ -196,7 +196,7 @@ async def test_a_manager_that_needs_no_node_daemons(capsys: pytest.CaptureFixtur
     meta = {"name": "crrd-manager", "namespace": "crrd-system", "uid": "manager", "labels": labels}
     api.put(PODS, {"metadata": meta, "spec": {"containers": [manager]}})
     assert await api.recreate(*WEB[:-2], "--dry-run") == 0
-    assert "by patches of the pods of statefulset.apps/web: crrd has no node daemons in this" in capsys.readouterr().out
+    assert "restarts by patches: crrd has no node daemons in this" in capsys.readouterr().out
 
 
 async def test_a_node_without_a_daemon(capsys: pytest.CaptureFixture[str]) -> None:

@@ -73,7 +73,7 @@ async def _on_its_way(session: Session, aim: Aim) -> Session:
     """Return the session with the way in which the run restarts containers, and say it if it is not by requests."""
     session, why = await with_way(session, aim)
     if why:
-        session.display.print_line(f"restarts by patches of the pods of {aim.target.words}: {why}")
+        session.display.print_line(f"restarts by patches: {why}")
     return session
 
 
