@@ -18,6 +18,7 @@ from crrd.core.rollout.image.template import Content, Template, read_template
 from crrd.core.rollout.kinds import kind_of
 from crrd.core.rollout.phases import End
 from crrd.core.rollout.plan import Plan, make_plan
+from crrd.core.rollout.preview import make_preview
 from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.run import Amount, Run, Target
 from crrd.core.rollout.state import Member, NodeDaemon
@@ -170,6 +171,27 @@ def test_a_pod_whose_container_kubelet_has_not_replaced_is_not_done() -> None:
     assert stages(planned(world((pod,), other), later)) == {"web-0": "skipped"}, "a request for another image"
     kept = world((pod,), request, with_image(succeeded(first, pod)))
     assert stages(planned(kept, later)) == {"web-0": "skipped"}, "kubelet never began to replace it"
+
+
+def test_a_pod_that_another_run_gave_the_image_waits_for_its_node_no_longer_than_others() -> None:
+    """That run has ended, and kubelet cannot replace the container before its node is back."""
+    first, later = of_image(pulls=False), of_image(name="later", pulls=False)
+    (pod,) = pods(NEW)
+    known = world((pod,), with_image(failed(first, pod, Reason.DEADLINE, "late")))
+    away = replace(known, down=frozenset({pod.pod.node_name}))
+    assert [planned(away, of).end for of in (first, later)] == [End.PUT_OFF] * 2
+    assert stages(planned(away, later)) == {"web-0": "put off"}
+    assert why(planned(away, later)) == {"web-0": "node node-a is not ready"}
+    back = planned(known, later)
+    assert (stages(back), back.end, back.drained) == ({"web-0": "recreating"}, None, True), "a turn may end"
+
+
+@pytest.mark.parametrize("changes", [{"kind": ContainerKind.INIT}, {"running": False, "restart_count": 5}])
+def test_a_preview_goes_on_after_pods_that_cannot_have_the_image_yet(changes: dict[str, Any]) -> None:
+    """An init container, and one that crashes, for which `--image` is the mend."""
+    of = of_image(pulls=False, max_unavailable=Amount(1), whole_pod="kind" in changes)
+    found = make_preview(world(pods(OLD, OLD, OLD, **changes)), of, NOW)
+    assert [[row.pod for row in batch] for batch in found.batches] == [["web-0"], ["web-1"], ["web-2"]]
 
 
 def test_a_deployment_that_is_deleted_before_it_has_adopted_its_pods_is_not_waited_for() -> None:

@@ -66,6 +66,7 @@ def asked(
     whole = RequestPhase.COMPLETED if phase.final else RequestPhase.RECREATING
     body = of.request(target.pod.name, target.pod.uid, ("render",))
     body["metadata"] |= {"uid": f"uid-of-{body['metadata']['name']}", "creationTimestamp": "2026-01-01T12:00:50Z"}
+    body["metadata"]["resourceVersion"] = "1"
     body["metadata"]["labels"]["crr.apps.kruise.io/pod-uid"] = target.pod.uid
     found = read_run_request(body)
     assert found is not None

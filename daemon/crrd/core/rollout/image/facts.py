@@ -11,6 +11,7 @@ from crrd.core.rollout.image.pull import PullPod
 from crrd.core.rollout.image.reasons import AdoptionWait
 from crrd.core.rollout.image.state import ImageState
 from crrd.core.rollout.image.template import LABEL_ADOPTING, Template
+from crrd.core.rollout.phases import Stage
 from crrd.core.rollout.requests import GivenImage
 from crrd.core.rollout.rows import Row
 from crrd.core.rollout.run import Run
@@ -172,8 +173,9 @@ class ImageRun:
 
         A request that is just being created may exist.
         """
-        begun = row.request is None or (row.has_open_request and not self.has_image(row))
-        return row.stage.under_way and begun
+        if row.request is None:
+            return row.stage is Stage.REQUESTED
+        return row.stage.under_way and row.has_open_request and not self.has_image(row)
 
     def with_min_ready(self) -> Run:
         """Return the run with its default of `Options.min_ready`.

@@ -17,7 +17,7 @@ from crrd.core.rollout.kind import Kind
 from crrd.core.rollout.phases import Stage
 from crrd.core.rollout.rows import Row
 from crrd.core.rollout.state import Member
-from crrd.core.rollout.waits import NO_WAIT, Skip, Wait, WaitReason, describe_pod
+from crrd.core.rollout.waits import NO_WAIT, Skip, Wait, WaitReason, describe_pod, wait_for_node
 
 _NEVER_RAN = -1  # The restart count before that of a container's first instance
 
@@ -58,6 +58,11 @@ class Pod:
         """Whether this process gave it the image, and it is not ready since. Somebody has deleted its request."""
         return self.row.uid in self.facts.state.sent and not self.member.ready
 
+    @cached_property
+    def wait_for_node(self) -> Wait:
+        """Why its node cannot replace the container now."""
+        return wait_for_node(self.facts.world, self.row.node)
+
     @property
     def is_overdue(self) -> bool:
         """Whether it has been unready for longer than a request may take."""
@@ -95,8 +100,8 @@ class Pod:
         crashed.
         """
         asked = self.row.request
-        if asked is None or not asked.succeeded:
-            return None
+        if asked is None or not asked.succeeded or not asked.request.resource_version:
+            return None  # without a version, it is one of a preview, and the pod is as it was
         if asked.request.uid in self.facts.world.retried and self.row.stage not in (Stage.SETTLING, Stage.DONE):
             return None
         request, container = asked.request, self.member.pod.containers[self.facts.container]
@@ -146,6 +151,11 @@ def _because(reason: WaitReason) -> Callable[[Pod], Wait]:
 
 
 RULES = (
+    Rule(
+        lambda pod: pod.has_image and pod.unreplaced and bool(pod.wait_for_node.why),
+        Stage.PUT_OFF,
+        lambda pod: pod.wait_for_node,
+    ),
     Rule(lambda pod: pod.has_image and pod.unreplaced, Stage.RECREATING, _because(WaitReason.NOT_REPLACED)),
     Rule(lambda pod: pod.has_image and pod.was_given and pod.is_overdue, Stage.FAILED, _because(WaitReason.NOT_READY)),
     Rule(lambda pod: pod.has_image and pod.was_given, Stage.RECREATING, _because(WaitReason.NOT_READY)),
