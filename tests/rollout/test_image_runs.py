@@ -2,6 +2,8 @@
 
 import asyncio
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -10,19 +12,22 @@ from crrd.core.api.types import ANNOTATION_STOPPED as STOPPED
 from crrd.core.rollout.change import ImageChange, TemplateMode
 from crrd.core.rollout.image.pull import LABEL_PULL, PullPod, PullState, pull_pod
 from crrd.core.rollout.image.steps import ImageSteps
-from crrd.core.rollout.phases import Stage
+from crrd.core.rollout.phases import End, Stage
 from crrd.core.rollout.plan import Plan
-from crrd.core.rollout.requests import read_run_request
+from crrd.core.rollout.requests import RunRequest, newest_run, read_run_request
 from crrd.core.rollout.rows import Row
-from crrd.core.rollout.run import Target
+from crrd.core.rollout.run import Options, Run, Target
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import PODS, REPLICA_SETS, REQUESTS
 from crrd.lib.errors import ApiUnavailableError, ConfigurationError
 from crrd.rollout import abort
+from crrd.rollout.carry_out import carry_out
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.image import abort as image_abort
 from crrd.rollout.image.objects import ImageObjects
 from crrd.rollout.image.writer import ImageWriter
+from crrd.rollout.session import Session
+from crrd.rollout.target import Aim
 from crrd.rollout.text import TextLines
 from crrd_localnode.api.admission import AdmissionRequest, Operation
 from crrd_localnode.api.errors import ApiError, Cause, invalid
@@ -82,6 +87,46 @@ async def test_the_pods_get_the_image_then_the_template_and_back(
     assert "3 of 3 pods have i:1; so has the template" in output(capsys)
     assert await images_of(cluster) == before
     assert image_of((await deployment(cluster))["spec"]["template"]) == "i:1"
+
+
+async def test_an_undo_on_failure_is_whole(
+    cluster: PlayedCluster, images: Images, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A first part of the run that it undoes is no first part of its own."""
+    ends = iter([End.HALTED])
+
+    async def judged(*args: Any, **named: Any) -> End:
+        end = await carry_out(*args, **named)
+        return next(ends, end)
+
+    monkeypatch.setattr("crrd.rollout.start.carry_out", judged)
+    await cluster.workload("Deployment", "web", 4)
+    before, flags = await images_of(cluster), ("--template", "keep", "--judge", "1s", "--undo-on-failure")
+    assert await recreated(cluster, "deployment/web", *TO, *flags, "--partition", "50%") == End.HALTED.exit_code
+    assert await images_of(cluster) == before
+    assert len(await cluster.requests()) == 4, "two pods, there and back"
+
+
+async def test_an_undo_of_a_policys_run_is_its_users(
+    cluster: PlayedCluster, images: Images, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the manager would take its pull pods for some that are left of the policy's run."""
+    await cluster.workload("Deployment", "web", 1)
+    assert await recreated(cluster, "deployment/web", *TO, "--template", "keep") == 0
+    name, begun = await run_name(cluster), list[Options]()
+
+    def of_policy(requests: Sequence[RunRequest]) -> Run:
+        found = newest_run(requests)
+        return replace(found, options=replace(found.options, policy="web"))
+
+    async def started(session: Session, _: Aim) -> tuple[int, bool]:
+        begun.append(session.command.options)
+        return 0, True
+
+    monkeypatch.setattr("crrd.rollout.start.newest_run", of_policy)
+    monkeypatch.setattr("crrd.rollout.start._start", started)
+    assert await recreated(cluster, "undo", name) == 0
+    assert [(each.policy, each.change.undoes) for each in begun] == [("", name)]
 
 
 @pytest.mark.parametrize("template", ["adopt", "keep"])

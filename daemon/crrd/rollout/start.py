@@ -83,11 +83,12 @@ async def undo(session: Session) -> int:
     requests = await _requests_of(session, command.run_name)
     run = newest_run(requests)
     aim, change = await find_again(session.client, session.namespace, run.target), undone(run)
-    plain = {name: getattr(Options(()), name) for name in ("first", "since", *OF_STEPS)}
+    plain = {name: getattr(Options(()), name) for name in ("first", "since", "policy", *OF_STEPS)}
     options = replace(run.options, image=change, **{**plain, **command.changed_options})
     await check_creator(session, creator_of(requests), run.name, replace(run, options=options))
     template = "adopt" if change.adopt else "keep"
-    again = replace(command, run_name="", options=options, template=template, allow_mutable_tag=True, parts=())
+    again = replace(command, run_name="", options=options, template=template, allow_mutable_tag=True)
+    again = replace(again, parts=(), partition=None)
     return (await _start(replace(session, command=again), aim))[0]
 
 
