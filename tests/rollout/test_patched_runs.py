@@ -131,6 +131,23 @@ async def test_a_pod_that_is_replaced_while_it_restarts() -> None:
     assert image_of(api.now("web-0001"), "app") == "app:1"
 
 
+async def test_a_pod_that_is_deleted_just_before_its_patch() -> None:
+    """As in a drain, or when its workload is scaled down."""
+    api = world()
+
+    def deleted(name: str) -> None:
+        if name == "web-0001":
+            api.remove(PODS, name)
+            asyncio.get_running_loop().call_later(5, made, name)
+
+    def made(name: str) -> None:
+        api.pod(name, "node-0", uid="another", creationTimestamp="2026-01-01T01:00:00Z")
+
+    api.before = deleted
+    assert await api.recreate(*WEB) == 0
+    assert (api.created, image_of(api.now("web-0001"), "app")) == (["web-0002", "web-0000"], "app:1")
+
+
 async def test_an_image_that_kubelet_does_not_find_is_given_back(capsys: pytest.CaptureFixture[str]) -> None:
     api = world(in_order=False)
     api.missing = {*NAMES}

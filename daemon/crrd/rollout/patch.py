@@ -70,6 +70,8 @@ class PodPatcher(Maker):
         operations = restart(member, body, now)
         try:
             made = await self._client.json_patch(PODS, member.pod.namespace, row.pod, operations, dry_run=dry_run)
+        except GoneError as error:
+            raise ConflictError(str(error), status=409) from error  # the next plan is without the pod
         except ApiRefusedError as error:
             if error.status == INVALID:
                 await self._check_unchanged(row)

@@ -11,8 +11,10 @@ import pytest
 from crrd.core.api.images import ANNOTATION_PATCHED
 from crrd.core.api.pod import ContainerKind
 from crrd.core.api.reasons import Reason
+from crrd.core.api.time import parse_time
 from crrd.core.api.types import ANNOTATION_ABORTED, StatePhase
 from crrd.core.rollout.kinds import kind_of
+from crrd.core.rollout.overview import unfinished
 from crrd.core.rollout.patch.kind import PatchRestart
 from crrd.core.rollout.patch.operations import (
     foreign_image,
@@ -26,7 +28,8 @@ from crrd.core.rollout.patch.operations import (
     runs_other_image,
     spelling_of,
 )
-from crrd.core.rollout.phases import End, Stage
+from crrd.core.rollout.phases import End, RunPhase, Stage
+from crrd.core.rollout.progress import Progress
 from crrd.core.rollout.run import LABEL_RUN, Amount
 from crrd.core.rollout.skips import kubelet_matters
 from crrd.core.rollout.state import World, read_member
@@ -342,6 +345,18 @@ def test_a_pod_at_its_deadline_has_failed() -> None:
     plan = planned(World((found,), (found.patched,)), BY_PATCH)
     assert plan.end is End.FAILED
     assert "activeDeadlineSeconds" in plan.rows[0].wait.why
+
+
+def test_a_run_that_has_failed_at_a_deadline_stands_in_nobodys_way() -> None:
+    """The image of its pod could not be given back, so the pod's record still says that it restarts."""
+    found = read_member(restarted(pod(), now=BEFORE))
+    assert found.patched is not None
+    over = Progress(NOW, "laptop/42", RunPhase.OVER, 0, 1, end=End.FAILED)
+    asked, following = replace(found.patched, progress=over), run(name="next", patch=True)
+    known, early = World((found,), (asked,)), parse_time(BEFORE)
+    assert early is not None
+    assert unfinished(kind_of(known, following), early) == asked.run, "it is not over before"
+    assert unfinished(kind_of(known, following), LATER) is None
 
 
 def test_a_pod_at_its_deadline_still_counts_as_unready_until_kubelet_has_restarted_it() -> None:

@@ -113,7 +113,7 @@ def unfinished(kind: Kind, now: datetime) -> Run | None:
     One that this run or another replaces is not waited for, unless it holds the controller of the workload, which it
     must release.
     """
-    world, run = kind.world, kind.run
+    world, run = kind.world.at(now), kind.run
     ending = {each.run.name for each in world.requests if run.replaces(each.run)} - {kind.holder}
     names = {run.name, *ending}
     if others := [each for each in with_open_requests(world, run) if each.name not in names]:
