@@ -5,10 +5,14 @@ from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
+
 from crrd.core.api.types import NODE_DAEMONS
+from crrd.core.rollout.state import NodeDaemon
 from crrd.kube.client import KubeClient
+from crrd.kube.informer import Version
 from crrd.kube.resources import PODS
-from crrd.rollout.daemons import ReadyDaemons
+from crrd.rollout.daemons import NodeDaemons, ReadyDaemons
 from tests.support.faulty_api import FaultyApiServer
 from tests.support.local_api import until
 from tests.support.scripted_api import FixedAccess
@@ -51,3 +55,34 @@ async def test_nodes_without_a_ready_daemon_are_known_while_the_watch_works() ->
         api.drop_connections()
         await until(lambda: bool(daemons.informer.ready()))
         assert not daemons.lacks("b"), "what was known may be old"
+
+
+@pytest.mark.virtual_time
+async def test_a_node_waits_for_an_update_of_its_daemon_and_no_longer() -> None:
+    """Nodes come and go, and a pool may be left out by the DaemonSet's nodeSelector."""
+    daemons = NodeDaemons(lambda: None)
+
+    def known() -> set[str]:
+        return {*(daemons.by_node or {})}
+
+    def pod(node: str, uid: str) -> Version[NodeDaemon]:
+        return daemons.parse({**daemon(node), "metadata": {"name": node, "uid": uid, "resourceVersion": "1"}})
+
+    assert daemons.by_node is None
+    daemons.put(pod("a", "a1"))
+    daemons.put(pod("b", "b1"))
+    assert known() == {"a", "b"}
+    daemons.delete(pod("a", "a1"))
+    assert NodeDaemon("a", ready=False) in (daemons.by_node or {}).values()
+    await asyncio.sleep(599)
+    daemons.put(pod("b", "b2"))
+    assert known() == {"a", "b"}
+    await asyncio.sleep(2)
+    assert known() == {"b"}
+    daemons.put(pod("a", "a2"))
+    assert known() == {"a", "b"}
+    for each in (pod("a", "a2"), pod("b", "b1"), pod("b", "b2")):
+        daemons.delete(each)
+    assert known() == {"a", "b"}
+    await asyncio.sleep(601)
+    assert daemons.by_node == {}, "there were some, so nobody else serves the requests"

@@ -9,6 +9,9 @@ from crrd.kube.informer import Informer, Values, Version
 from crrd.kube.reflector import Selection
 from crrd.kube.resources import PODS
 from crrd.lib.errors import ApiRefusedError
+from crrd.lib.looptime import loop_time
+
+_UPDATE_SECONDS = 600.0  # A node that has no daemon for longer does not wait for the next one
 
 
 class NodeDaemons(Values[NodeDaemon]):
@@ -17,7 +20,8 @@ class NodeDaemons(Values[NodeDaemon]):
     def __init__(self, changed: Callable[[], None]) -> None:
         super().__init__(read_node_daemon, self._note)
         self._notify = changed
-        self._by_node: dict[str, NodeDaemon] = {}
+        self._by_node: Mapping[str, NodeDaemon] | None = None
+        self._gone: dict[str, float] = {}  # By node that has no daemon any more: the loop's time after which it counts
         self._outdated = True
 
     @property
@@ -25,13 +29,19 @@ class NodeDaemons(Values[NodeDaemon]):
         """The node daemon of each node: a ready one, if there are several. None if there has been none at all.
 
         Then another program serves the requests (kruise-daemon, or a daemon outside of the cluster). A node whose
-        daemon is gone is kept, because an update replaces the pod.
+        daemon is gone is kept for a while, because an update replaces the pod.
         """
-        if self._outdated:
+        now = loop_time()
+        if self._outdated or now >= min(self._gone.values(), default=now + 1):
             found = sorted((each for each in self.values() if each.node), key=lambda each: each.ready)
-            gone = {node: NodeDaemon(node, ready=False) for node in self._by_node}
-            self._by_node, self._outdated = gone | {each.node: each for each in found}, False
-        return self._by_node or None
+            there, before = {each.node: each for each in found}, self._by_node or {}
+            until = dict.fromkeys(before, now + _UPDATE_SECONDS) | self._gone
+            self._gone = {node: end for node, end in until.items() if node not in there and now < end}
+            gone = {node: NodeDaemon(node, ready=False) for node in self._gone}
+            if there or self._by_node is not None:
+                self._by_node = gone | there
+            self._outdated = False
+        return self._by_node
 
     def _note(self) -> None:
         self._outdated = True
