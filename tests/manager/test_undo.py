@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from crrd.core.rollout.phases import RunPhase
+from crrd.core.rollout.progress import ANNOTATION_PROGRESS
 from crrd_localnode.api.admission import User
 from tests.manager.test_policies import is_idle, ready
 from tests.manager.test_policy_steps import judged
@@ -21,8 +23,9 @@ FOLLOW: dict[str, Any] = {
 """One pod gets the image, and then it is judged for a minute."""
 
 
-def is_over(request: dict[str, Any]) -> bool:
-    return bool(request.get("status", {}).get("phase") == "Completed")
+def is_judged(request: dict[str, Any]) -> bool:
+    """Whether the run has recorded that it judges its first step. Before that, a crash fails the pod."""
+    return RunPhase.JUDGING.value in request["metadata"]["annotations"].get(ANNOTATION_PROGRESS, "")
 
 
 @needs_kubectl
@@ -37,7 +40,7 @@ async def test_an_image_that_the_judgement_refuses_is_taken_back_and_not_given_a
         await managed.until(is_idle)
         await shop.set("i:2")
         async with asyncio.timeout(20):
-            while not any(map(is_over, await managed.cluster.requests())):
+            while not any(map(is_judged, await managed.cluster.requests())):
                 await asyncio.sleep(0.02)
         (first,) = (each["spec"]["podName"] for each in await managed.cluster.requests())
         await managed.cluster.crash(first)
