@@ -1482,6 +1482,18 @@ async def test_nothing_is_begun_for_a_request_whose_end_is_being_written() -> No
         assert node.stops == []
 
 
+async def test_a_stop_begins_before_the_writes_of_its_round() -> None:
+    async with MemoryNode() as node:
+        node.write_seconds = 1.0
+        executor, req = node.controller.executor, request()
+        node.requests["r1"] = req
+        note(node, req)
+        stop = StopContainer(req, node.known["old"], 5.0, 0.0)
+        executor.carry_out([WriteStatus(req, Status(RequestPhase.COMPLETED)), stop])
+        await asyncio.sleep(2)
+        assert len(node.stops) == 1
+
+
 async def test_requests_that_come_and_go_while_the_api_server_is_asked() -> None:
     class Slow(MemoryNode):
         asking = False

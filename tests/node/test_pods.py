@@ -5,9 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from crrd.core.api.types import Request, RequestPhase, StartTimes, Status
+from crrd.core.api.types import WHOLE_POD, Request, RequestPhase, StartTimes, Status
+from crrd.core.recreate.observation import WorkKind
+from crrd.core.recreate.request_view import RESTART_SECONDS
 from crrd.kube.store import TOMBSTONES
-from crrd.node.pods import Pods
+from crrd.node.pods import Pods, note_second_sandbox, note_work
 from crrd.node.records import RequestRecord
 from tests.support.worlds import pin, pod, recreating, request
 
@@ -55,6 +57,24 @@ async def test_a_new_request_wakes_its_pod() -> None:
     assert not made.none_live.is_set()
     assert first_seen(made) == {"r1": 7.0}
     assert made.live_pods() == {"default/web"}
+
+
+async def test_the_work_of_a_second_sandbox_counts_until_kubelet_has_restarted_its_pod() -> None:
+    """Kubelet needs the grace period of the pod for that. Afterwards nothing is kept."""
+    made, _ = cache()
+    made.requests.put(request(status=DONE))
+    pods = made.peek("default/web")
+    record = RequestRecord(request(status=DONE), 0.0)
+    note_work(made, record, "sandbox", name=WHOLE_POD, pod_grace=100.0, under_way=WorkKind.SANDBOX)
+    note_second_sandbox(made, "default/web", "r1")
+    note_work(made, record, "sandbox", under_way=None)
+    assert (pods.worked, [*record.works]) == ({"r1": record}, ["sandbox"])
+    assert (last := record.works["sandbox"].last_stop) is not None
+    assert last.count == 1
+    await asyncio.sleep(100 + RESTART_SECONDS - 0.1)
+    assert [*record.works] == ["sandbox"]
+    await asyncio.sleep(0.2)
+    assert (record.works, pods.worked) == ({}, {})
 
 
 async def test_what_becomes_of_a_pod_wakes_its_requests() -> None:

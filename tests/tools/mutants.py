@@ -92,6 +92,14 @@ EQUIVALENT: dict[str, str] = {
         "left out only where every request is malformed: nobody reads it then",
     "core/recreate/observation.py: 0.0 -> 1.0: wall: float = 0.0": "likewise",
     "core/recreate/observation.py: 0.0 -> 1.0: pod_at: float = 0.0": "read only where there is a pod, with its time",
+    "core/recreate/observation.py: 0.0 -> 1.0: pod_grace: float = 0.0":
+        "shorter than LEFT_SECONDS, for which it counts in any case",
+    "core/rollout/labels.py: False -> True: negated, takes_values = _OPERATORS.get(text(entry.get('opera":
+        "an operator that is not known ends the reading",
+    "core/rollout/run.py: 16 -> 17: return hashlib.sha256(f'{self.name} {failed}'.encode()).hexd":
+        "a token of any length",
+    "core/api/reasons.py: False -> True: def __init__(self, name: str, final: bool=False, sentence: s":
+        "each row says it",
     "node/daemon.py: 3.0 -> 4.0: TIDY_SECONDS = 3.0": "nobody is promised a second of it",
     "node/hooks.py: 0 -> 1: while left > 0 and (chunk := (await response.content.read(le":
         "whether the last byte of an answer that nobody uses is read",

@@ -9,6 +9,12 @@ from crrd.core.api.types import RecreateState, RequestPhase, StatePhase, Status
 from tests.support.worlds import recreating
 
 
+@pytest.mark.parametrize("messages", [("", ""), ("waits", ""), ("", "waits"), ("a", "b")])
+def test_a_status_is_quiet_while_no_container_has_a_message(messages: tuple[str, ...]) -> None:
+    states = tuple(RecreateState(f"c{at}", message=message) for at, message in enumerate(messages))
+    assert Status(RequestPhase.PENDING, states).quiet is not any(messages)
+
+
 def test_completed_is_final() -> None:
     done = Status(RequestPhase.COMPLETED)
     with pytest.raises(IllegalMoveError, match="Completed -> Recreating"):

@@ -18,6 +18,7 @@ from tests.support.worlds import POD_UID, RUNTIME, instance
             "signal",
             Reload(Hook(HookKind.EXEC, ("kill", "-USR1", "1")), 5, signal="USR1"),
         ),
+        ('{"exec": ["a"], "timeoutSeconds": 1}', "exec", Reload(Hook(HookKind.EXEC, ("a",)), 1)),
         (
             '{"httpPost": {"path": "/-/reload", "port": "web"}}',
             "httpPost",

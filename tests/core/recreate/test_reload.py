@@ -23,6 +23,7 @@ from crrd.core.recreate.declared import read_reload
 from crrd.core.recreate.invariants import Rule, check
 from crrd.core.recreate.observation import HookResult, Instance, Observation, Sandbox, Work, WorkKind
 from crrd.core.recreate.reload import REFRESH_SECONDS, SYNC_SECONDS, Turn, serve
+from crrd.core.recreate.stop import LOOK_AGAIN
 from crrd.core.recreate.view import ContainerView
 from crrd.core.recreate.whole_pod import PodView
 from crrd.kubelet.restart_rules import RestartPolicy
@@ -295,6 +296,11 @@ def test_what_has_failed_says_why(world: Scene, reason: Reason, message: str) ->
 )
 def test_a_wait_says_for_what(world: Scene, message: str) -> None:
     assert state(asked(), world).message == message
+
+
+def test_a_wait_for_kubelets_health_looks_again_soon() -> None:
+    """No watch reports it."""
+    assert decided([asked()], scene(kubelet_silent_since=NOW - 4), NOW).wake_at == NOW + LOOK_AGAIN
 
 
 def test_a_short_wait_for_kubelet_is_not_written() -> None:

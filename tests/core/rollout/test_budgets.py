@@ -6,7 +6,7 @@ import pytest
 
 from crrd.core.rollout.run import Amount
 from crrd.core.rollout.state import Member, World
-from tests.support.rollouts import budget, member, planned, run, workload
+from tests.support.rollouts import NOW, budget, chosen, member, members, planned, run, workload
 
 
 class Name(str):
@@ -18,6 +18,16 @@ class Name(str):
     def __lt__(self, other: str) -> bool:
         Name.compared += 1
         return str.__lt__(self, other)
+
+
+def test_a_budget_may_not_know_yet_that_a_pod_is_unready_and_knows_of_ready_ones() -> None:
+    """A pod that has just become ready is none of them, nor one of which nobody knows since when it is unready."""
+    pods = members(3)
+    unknown = replace(pods[0], ready=False, ready_since=None)
+    just = replace(pods[0], ready_since=NOW)
+    for first, begins in ((just, ["web-0"]), (unknown, ["web-0", "web-1"])):
+        world = World((first, *pods[1:]), (), workload(3), (budget(1),))
+        assert chosen(planned(world, run(max_unavailable=Amount(3)))) == begins
 
 
 def named(number: int) -> Member:

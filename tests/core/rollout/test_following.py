@@ -70,6 +70,7 @@ NEWEST = record("new", NEW, number=2)
 
 def test_the_images_that_the_pods_lack() -> None:
     assert images(template(), ACTIVE) == ((("proxy", NEW),), "")
+    assert not template_images("", ImageState((), template(), (ACTIVE,)), (pod(OLD, "old"),)).lacks_right
     assert images(template("StatefulSet"), record("old"), NEWEST) == ((("proxy", NEW),), "")
     assert images(template("DaemonSet"), record("old"), NEWEST) == ((("proxy", NEW),), "")
     both = images(template(app="app:2"), ACTIVE)

@@ -184,6 +184,7 @@ def test_a_pod_that_another_run_gave_the_image_waits_for_its_node_no_longer_than
     assert why(planned(away, later)) == {"web-0": "node node-a is not ready"}
     back = planned(known, later)
     assert (stages(back), back.end, back.drained) == ({"web-0": "recreating"}, None, True), "a turn may end"
+    assert (back.rows[0].skip, back.rows[0].containers) == (None, ("app",))
 
 
 @pytest.mark.parametrize("changes", [{"kind": ContainerKind.INIT}, {"running": False, "restart_count": 5}])

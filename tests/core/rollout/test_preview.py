@@ -42,6 +42,16 @@ def test_batch_by_batch() -> None:
     ]
 
 
+def test_a_pause_between_steps_takes_no_time_and_what_a_user_allows_is_asked() -> None:
+    """The first step is over. A run that has only paused goes on by itself."""
+    first, *others = members(3)
+    for pause, parts in ((60, ()), (None, (0,))):
+        of = run(steps=(1,), step_pause=pause)
+        found = make_preview(World((recreated(first), *others), (succeeded(of, first),)), of, NOW)
+        assert [[row.pod for row in batch] for batch in found.batches] == [["web-1"], ["web-2"]]
+        assert (found.parts, found.pause) == (parts, pause)
+
+
 def test_pods_that_a_kubelet_may_leave_down() -> None:
     proxy = container("proxy", kind=ContainerKind.SIDECAR, startup_probe=True)
     pods = (

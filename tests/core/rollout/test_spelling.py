@@ -110,6 +110,7 @@ def test_only_a_digest_that_the_runtime_reports_gets_a_tag() -> None:
         (DIGEST, HEX, True),
         (PULLED, OTHER, True),  # an ID and a digest cannot be compared
         (PULLED, "", True),
+        (HEX, "", True),  # nothing is known of one of them
     ],
 )
 def test_two_image_ids_are_compared_by_digest(one: str, other: str, same: bool) -> None:
