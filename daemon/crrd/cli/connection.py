@@ -81,10 +81,3 @@ def connect(args: argparse.Namespace, clock: ServerClock | None = None) -> KubeC
     deadlines = Deadlines().limited(getattr(args, "request_timeout", None))
     access = find_access(args.kubeconfig, os.environ, overrides_of(args))
     return KubeClient(access, deadlines=deadlines, on_date=clock.observe if clock is not None else None)
-
-
-async def namespace_of(args: argparse.Namespace) -> str:
-    """Return the namespace of the flag, or else that of the kubeconfig's context, as kubectl does."""
-    if args.namespace:
-        return str(args.namespace)
-    return (await find_access(args.kubeconfig, os.environ, overrides_of(args)).current()).namespace or "default"

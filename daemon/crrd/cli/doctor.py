@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from itertools import chain
 from typing import Any
 
-from crrd.cli.connection import access_flags, add_connection_flags, connect, namespace_of
+from crrd.cli.connection import access_flags, add_connection_flags, connect
 from crrd.cli.options import add_output
 from crrd.core.api.types import ACTIVE_REQUESTS, KIND, MANAGERS, NODE_DAEMONS
 from crrd.core.doctor import facts as read
@@ -108,13 +108,13 @@ def render_json(findings: Iterable[Finding]) -> dict[str, Any]:
 
 
 async def _read(args: argparse.Namespace) -> Facts:
-    clock, namespace = ServerClock(), await namespace_of(args)
+    clock = ServerClock()
     async with connect(args, clock) as client:
         try:
             version = await client.document("/version")
         except (ApiUnavailableError, ApiRefusedError) as error:
             raise ConfigurationError(f"cannot reach the API server with {client.description}: {error}") from error
-        return await Reader(client).facts(version, namespace, clock)
+        return await Reader(client).facts(version, args.namespace or await client.default_namespace(), clock)
 
 
 @dataclass(frozen=True, slots=True)

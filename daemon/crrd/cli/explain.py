@@ -8,7 +8,7 @@ import asyncio
 import sys
 from typing import Any
 
-from crrd.cli.connection import access_flags, add_connection_flags, connect, namespace_of
+from crrd.cli.connection import access_flags, add_connection_flags, connect
 from crrd.cli.explain_pod import explained_pod, render_pod, render_pod_json, shortly
 from crrd.cli.options import add_output
 from crrd.core.api.pod import Pod, parse_pod
@@ -78,9 +78,8 @@ def run(args: argparse.Namespace) -> int:
             f"({with_flags('kubectl get crr -A', flags)})"
         )
     configure_log("console", "error")
-    args.namespace = namespace or args.namespace
     try:
-        explanation = asyncio.run(_explain(args, name))
+        explanation = asyncio.run(_explain(args, namespace or args.namespace, name))
     except NotExplainedError as error:
         print(f"crrd explain: {plain(with_flags(str(error), flags))}", file=sys.stderr)
         return EXIT_NOT_EXPLAINED
@@ -108,8 +107,9 @@ def _run_pod(args: argparse.Namespace, name: str) -> int:
 
 
 async def _explain_pod(args: argparse.Namespace, name: str) -> PodExplanation:
-    clock, namespace = ServerClock(), await namespace_of(args)
+    clock = ServerClock()
     async with connect(args, clock) as client:
+        namespace = args.namespace or await client.default_namespace()
         try:
             return await explained_pod(client, clock, namespace, name)
         except GoneError as error:
@@ -118,9 +118,10 @@ async def _explain_pod(args: argparse.Namespace, name: str) -> PodExplanation:
             raise NotExplainedError(f"cannot read pod {name!r} in namespace {namespace!r}: {error}") from error
 
 
-async def _explain(args: argparse.Namespace, name: str) -> Explanation:
-    clock, namespace = ServerClock(), await namespace_of(args)
+async def _explain(args: argparse.Namespace, namespace: str, name: str) -> Explanation:
+    clock = ServerClock()
     async with connect(args, clock) as client:
+        namespace = namespace or await client.default_namespace()
         return await explained(client, clock, await _request(client, namespace, name))
 
 

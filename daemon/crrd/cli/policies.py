@@ -5,18 +5,15 @@
 
 import argparse
 import asyncio
-import os
 import sys
 from collections.abc import Iterable, Iterator
 
-from crrd.cli.connection import access_flags, add_connection_flags, overrides_of
+from crrd.cli.connection import access_flags, add_connection_flags, connect
 from crrd.cli.options import add_switch
 from crrd.core.config.references import Kind
 from crrd.core.policy.reloader import Advice, Json, convert, read_marks
 from crrd.core.policy.triggers import READ_ROLE, grant
-from crrd.kube.access.config import find_access
 from crrd.kube.best_effort import BestEffortReader
-from crrd.kube.client import Deadlines, KubeClient
 from crrd.kube.errors import ResourceMissingError
 from crrd.kube.resources import CONFIGURATION, Resource, Where, metadata_of
 from crrd.lib.errors import ApiUnavailableError, ConfigurationError
@@ -90,11 +87,10 @@ def run(args: argparse.Namespace) -> int:
 
 async def _read(args: argparse.Namespace) -> tuple[tuple[Advice, ...], list[str]]:
     """Return the advice for all workloads, and what could not be read, as sentences."""
-    access = find_access(args.kubeconfig, os.environ, overrides_of(args))
-    async with KubeClient(access, deadlines=Deadlines().limited(getattr(args, "request_timeout", None))) as client:
-        context = (await access.current()).namespace
+    async with connect(args) as client:
         reader = BestEffortReader(client)
-        where: Where = {"namespace": "" if args.all_namespaces else args.namespace or context or "default"}
+        namespace = args.namespace or await client.default_namespace()
+        where: Where = {"namespace": "" if args.all_namespaces else namespace}
         workloads = [each for kind in _WORKLOADS for each in await _workloads(reader, kind, where)]
         objects = [each for kind in CONFIGURATION for each in await _configuration(reader, kind, where)]
     refused = []

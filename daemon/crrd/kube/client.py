@@ -63,7 +63,7 @@ class KubeClient:
     ) -> None:
         """`patient`: a call waits for its turn without limit, and its deadline counts from there (not for events)."""
         self.description = access.description  # Names the source of the credentials, for messages
-        self._deadlines = deadlines or Deadlines()
+        self._access, self._deadlines = access, deadlines or Deadlines()
         self._transport = Transport(access, on_call, on_date, patient=patient)
 
     async def __aenter__(self) -> Self:
@@ -75,6 +75,10 @@ class KubeClient:
     async def close(self) -> None:
         """Close all connections."""
         await self._transport.close()
+
+    async def default_namespace(self) -> str:
+        """Return the namespace of the kubeconfig's context, as kubectl takes it. Raises the errors of AccessSource."""
+        return (await self._access.current()).namespace or "default"
 
     async def list_pages(
         self, resource: Resource, *, resource_version: str = "", limit: int | None = None, **where: Unpack[Where]
