@@ -22,7 +22,7 @@ from crrd.core.api.types import (
     Status,
     Strategy,
 )
-from crrd.core.recreate.actions import Decision, EmitEvent, RunHook, StopContainer, WriteStatus
+from crrd.core.recreate.actions import Action, Decision, EmitEvent, RunHook, StopContainer, WriteStatus
 from crrd.core.recreate.invariants import Rule
 from crrd.core.recreate.observation import Hook, HookKind, HookResult, Instance, Observation, WorkKind
 from crrd.kubelet.restart_rules import RestartPolicy
@@ -1470,28 +1470,22 @@ async def test_a_pod_that_gets_the_name_while_the_runtime_is_asked() -> None:
         assert (await node.completed()).states[0].phase is StatePhase.SUCCEEDED
 
 
-async def test_nothing_is_begun_for_a_request_whose_end_is_being_written() -> None:
+@pytest.mark.parametrize(("in_one_round", "stops"), [(False, 0), (True, 1)])
+async def test_a_stop_begins_before_the_end_of_its_round_is_written_and_not_after(
+    in_one_round: bool, stops: int
+) -> None:
+    """Nothing is begun for a request whose end is being written."""
     async with MemoryNode() as node:
         node.write_seconds = 1.0
         executor, req = node.controller.executor, request()
         node.requests["r1"] = req
         note(node, req)
-        executor.carry_out([WriteStatus(req, Status(RequestPhase.COMPLETED))])
-        executor.carry_out([StopContainer(req, node.known["old"], 5.0, 0.0)])
+        end, stop = WriteStatus(req, Status(RequestPhase.COMPLETED)), StopContainer(req, node.known["old"], 5.0, 0.0)
+        rounds: list[list[Action]] = [[end, stop]] if in_one_round else [[end], [stop]]
+        for actions in rounds:
+            executor.carry_out(actions)
         await asyncio.sleep(2)
-        assert node.stops == []
-
-
-async def test_a_stop_begins_before_the_writes_of_its_round() -> None:
-    async with MemoryNode() as node:
-        node.write_seconds = 1.0
-        executor, req = node.controller.executor, request()
-        node.requests["r1"] = req
-        note(node, req)
-        stop = StopContainer(req, node.known["old"], 5.0, 0.0)
-        executor.carry_out([WriteStatus(req, Status(RequestPhase.COMPLETED)), stop])
-        await asyncio.sleep(2)
-        assert len(node.stops) == 1
+        assert len(node.stops) == stops
 
 
 async def test_requests_that_come_and_go_while_the_api_server_is_asked() -> None:

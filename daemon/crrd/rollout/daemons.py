@@ -21,7 +21,7 @@ class NodeDaemons(Values[NodeDaemon]):
         super().__init__(read_node_daemon, self._note)
         self._notify = changed
         self._by_node: Mapping[str, NodeDaemon] | None = None
-        self._gone: dict[str, float] = {}  # By node that has no daemon any more: the loop's time after which it counts
+        self._gone: dict[str, float] = {}  # By node without one: until when the next one is awaited (the loop's time)
         self._outdated = True
 
     @property

@@ -54,7 +54,7 @@ def test_a_pod_that_does_not_get_ready_names_its_probe_and_its_logs() -> None:
 @pytest.mark.parametrize(("seconds", "said"), [(4.9, False), (5, True)])
 def test_a_pod_that_is_unready_for_a_moment_is_nothing_to_speak_of(seconds: float, *, said: bool) -> None:
     why = row_of(unready(seconds), recreating(), app=SAID).wait.why
-    assert ("is running, but not ready" in why) is said
+    assert said == ("is running, but not ready" in why)
 
 
 @pytest.mark.parametrize(

@@ -40,8 +40,8 @@ def examine(facts: Facts) -> tuple[Finding, ...]:
     findings: list[Finding] = []
     for check, (look, needs) in _CHECKS.items():
         is_absent = facts.is_absent and check in _OF_INSTALLATION
-        results: list[Result] = [(Topic.NOT_INSTALLED, {})] if is_absent else []
-        results = results or [*_unread(facts, *needs)] or [*look(facts)]
+        found = [*_unread(facts, *needs)] or [*look(facts)]
+        results: list[Result] = [(Topic.NOT_INSTALLED, {})] if is_absent else found
         faults = [each for each in results if each[0].state in (State.WARNING, State.PROBLEM)]
         findings += [_finding(check, topic, {**places, **values}) for topic, values in faults or results[:1]]
     return tuple(findings)
