@@ -43,6 +43,7 @@ VARIABLES = ("CRRD_TEST_KUBECONFIG", "CRRD_TEST_CRI_ENDPOINT", "CRRD_TEST_NODE",
 SECOND_IMAGE = "CRRD_TEST_IMAGE_2"
 """Another image with a shell, for in-place updates on an existing cluster. Without it, those tests are skipped."""
 PATIENCE = 100.0  # Seconds until a test fails because a condition is not met; a loaded machine needs some
+AT_ONCE = 30  # Pods that are deleted side by side, so that a small cluster answers each call
 WAITING_SCRIPT = "trap 'exit 0' TERM; while :; do sleep 0.1; done"
 """A main process that ends at once on SIGTERM, even as PID 1."""
 
@@ -324,7 +325,13 @@ class Cluster:
             with suppress(GoneError):
                 await self.client.merge_patch(REQUESTS, self.namespace, name, {"metadata": {"finalizers": None}})
                 await self.client.delete(REQUESTS, self.namespace, name)
-        await asyncio.gather(*(self.delete_pod(name, grace=1) for name in await self._names(PODS)))
+        free = asyncio.Semaphore(AT_ONCE)
+
+        async def delete(name: str) -> None:
+            async with free:
+                await self.delete_pod(name, grace=1)
+
+        await asyncio.gather(*(delete(name) for name in await self._names(PODS)))
         await self.client.delete(NAMESPACES, "", self.namespace)
 
     async def _names(self, resource: Resource) -> list[str]:
