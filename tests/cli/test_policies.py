@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
+from crrd.cli.policies import next_steps
 from crrd.core.api.types import POLICY_GROUP, POLICY_PLURAL
+from crrd.core.policy.reloader import Marks, convert
 from crrd_localnode.api.admission import User
 from tests.support.command import Ended, crrd
 from tests.support.faulty_api import Call
@@ -103,6 +105,19 @@ async def test_all_namespaces_and_all_workloads(tmp_path: Path) -> None:
     assert "-n other --clusterrole=crrd-read-config" in every.err
     assert "-n other --clusterrole=crrd-read-secrets" not in every.err
     assert "plain" in [each["metadata"]["name"] for each in yaml.safe_load_all(more.out)]
+
+
+def test_a_role_for_argo_rollouts() -> None:
+    """No ClusterRole of crrd includes their kind."""
+    rollout = {**workload("web", {f"{HOST}/auto": "true"}), "apiVersion": "argoproj.io/v1alpha1", "kind": "Rollout"}
+    account = "--serviceaccount=crrd-system:crrd-manager"
+    count, *commands = next_steps(convert([rollout], Marks()))
+    assert count.startswith("1 policy. ")
+    assert commands == [
+        *GRANTS,
+        "  kubectl create role crrd-read-rollouts -n shop --verb=get,list,watch --resource=rollouts.argoproj.io",
+        f"  kubectl create rolebinding crrd-read-rollouts -n shop --role=crrd-read-rollouts {account}",
+    ]
 
 
 async def test_the_namespace_of_the_context_and_flags_in_suggested_commands(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from crrd.kube.errors import ResourceMissingError
 from crrd.kube.resources import CONFIGURATION, Resource, Where, metadata_of
 from crrd.lib.errors import ApiUnavailableError, ConfigurationError
 from crrd.lib.formats import Format
+from crrd.lib.jsonfields import value_at
 from crrd.lib.log import configure as configure_log
 from crrd.lib.output import complain
 from crrd.lib.plain import plain, with_flags
@@ -25,7 +26,7 @@ from crrd.lib.plain import plain, with_flags
 EXIT_INCOMPLETE = 1  # Something could not be read
 _NOT_LOGGED_IN = 401
 _ACCOUNT = "crrd-system:crrd-manager"  # As manifests/manager has it
-_SECRETS_ROLE = "crrd-read-secrets"
+_SECRETS_ROLE, _ROLLOUTS_ROLE = "crrd-read-secrets", "crrd-read-rollouts"
 _WORKLOADS = {
     "Deployment": Resource("deployments", "apps"),
     "StatefulSet": Resource("statefulsets", "apps"),
@@ -80,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
         return EXIT_INCOMPLETE
     print("".join(map(_document, advice)), end="")
     sys.stdout.flush()
-    for line in (*_without_policy(advice), *unread, *_next_steps(advice)):
+    for line in (*_without_policy(advice), *unread, *next_steps(advice)):
         complain(plain(with_flags(line, flags)))
     return EXIT_INCOMPLETE if unread else 0
 
@@ -136,7 +137,7 @@ def _without_policy(advice: Iterable[Advice]) -> Iterator[str]:
             yield from (f"  - {note}" for note in each.notes)
 
 
-def _next_steps(advice: Iterable[Advice]) -> Iterator[str]:
+def next_steps(advice: Iterable[Advice]) -> Iterator[str]:
     """Yield how many policies there are, and the commands that let the manager read the configuration for them."""
     policies = [each for each in advice if each.policy is not None]
     if not policies:
@@ -145,6 +146,11 @@ def _next_steps(advice: Iterable[Advice]) -> Iterator[str]:
     count = f"{len(policies)} {'policy' if len(policies) == 1 else 'policies'}"
     yield f"{count}. These commands let the manager read the configuration:"
     for namespace in dict.fromkeys(each.namespace for each in policies):
-        secrets = any(each.secrets for each in policies if each.namespace == namespace)
+        own = [each for each in policies if each.namespace == namespace]
+        secrets = any(each.secrets for each in own)
         for role in (READ_ROLE, *([_SECRETS_ROLE] if secrets else [])):
             yield f"  {grant(namespace, role, _ACCOUNT)}"
+        if any(value_at(each.policy, "spec.targetRef.kind") == "Rollout" for each in own):
+            role, rollouts = _ROLLOUTS_ROLE, _WORKLOADS["Rollout"].full_name
+            yield f"  kubectl create role {role} -n {namespace} --verb=get,list,watch --resource={rollouts}"
+            yield f"  kubectl create rolebinding {role} -n {namespace} --role={role} --serviceaccount={_ACCOUNT}"

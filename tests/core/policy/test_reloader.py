@@ -14,6 +14,10 @@ AUTO, SEARCH = f"{HOST}/auto", f"{HOST}/search"
 PAUSE, STRATEGY = f"deployment.{HOST}/pause-period", f"{HOST}/rollout-strategy"
 CM, SECRET = Kind.CONFIG_MAP, Kind.SECRET
 BY_DRIVER = "Let the CSI driver sync it to a Secret that a container uses, or add schedule or maxAge to the policy"
+PAUSED = (
+    "Reloader has paused its rollout, and the policy waits for that. Before you remove the annotations, wait until "
+    f"deployment.{HOST}/paused-at has gone, or run kubectl rollout resume"
+)
 NOTHING_COUNTS = "its containers use no ConfigMap or Secret whose changes would reload it"
 
 
@@ -144,6 +148,8 @@ def test_each_annotation(annotations: Json, change: Json, on_template: bool) -> 
         ({"example.com/auto": "true"}, {}),
         ({PAUSE: "5m"}, {}),
         ({f"configmaps.exclude.{HOST}/reload": "cm-a"}, {}),
+        ({f"secretproviderclass.{HOST}/auto": "false"}, {}),
+        ({f"secretproviderclass.{HOST}/reload": " "}, {}),
     ],
 )
 def test_reloader_does_nothing_for_these(annotations: Json, template: Json) -> None:
@@ -187,9 +193,12 @@ def test_what_is_marked_to_be_ignored() -> None:
 def test_pause_period(given: str, settle: str | None) -> None:
     found = advised(workload({AUTO: "true", PAUSE: given}, "cm-a"))
     assert change_of(found) == ({} if settle is None else {"settle": settle})
-    differs = "settle counts from the last change, and pause-period counts from the first one"
-    invalid = f"{PAUSE} is {given!r}, which is not a positive duration, so it has no effect"
-    assert found.notes == (invalid if settle is None else differs,)
+    note = "settle counts from the last change, and pause-period counts from the first one"
+    if given in ("0s", "-5m"):
+        note = f"{PAUSE} is {given!r}, which is not positive, so it has no effect"
+    elif settle is None:
+        note = f"{PAUSE} is {given!r}, which is no duration, so Reloader reloads nothing. The policy does"
+    assert found.notes == (note,)
 
 
 def test_pause_period_is_for_deployments() -> None:
@@ -209,7 +218,15 @@ def test_pause_period_is_for_deployments() -> None:
             {f"secret.{HOST}/reload": "s-.*"},
             "the expression 's-.*' is applied to the Secrets that the containers use now",
         ),
-        ({f"secret.{HOST}/reload": "("}, "the expression '(' is applied to the Secrets that the containers use now"),
+        ({f"secret.{HOST}/reload": "("}, "only Go can read the expression '(', so all Secrets count. Check ignore"),
+        (
+            {f"secret.{HOST}/reload": "openshift-service-ca.crt"},
+            "no container uses Secret openshift-service-ca.crt, so a policy does not see its changes",
+        ),
+        (
+            {f"deployment.{HOST}/paused-at": "2026-11-30T03:00:00Z"},
+            PAUSED,
+        ),
         (
             {f"secretproviderclass.{HOST}/auto": "true"},
             f"no policy sees changes of the SecretProviderClasses that secretproviderclass.{HOST} names. {BY_DRIVER}",
@@ -233,6 +250,100 @@ def test_a_class_of_the_csi_driver_is_noted_once() -> None:
     assert note.startswith("no policy sees changes of SecretProviderClass vault. Let the CSI driver sync")
     named = {**both, "metadata": {**both["metadata"], "annotations": {f"configmap.{HOST}/reload": "cm-a"}}}
     assert advised(named).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "ignored"),
+    [
+        ("cm-app, *-config", []),
+        ("*", []),
+        ("?web-config", ["cm-app"]),
+        ("cm-(?:app|web-config)", []),
+        ("cm-app|none", ["cm-web-config"]),
+        (r"cm-\w+", ["cm-web-config"]),
+        ("cm-[[:lower:]]+", None),
+        ("(?i)CM-APP", None),
+        (r"\Qcm-app\E", None),
+        ("cm-++app", None),
+        ("(?!cm-app).*", None),
+        ("**", None),
+    ],
+)
+def test_expressions_are_those_of_go(pattern: str, ignored: list[str] | None) -> None:
+    """The first ones as Go 1.26's regexp matches them. What only Go can read excludes nothing, and is said."""
+    found = advised(workload({f"configmap.{HOST}/reload": pattern}, "cm-app", "cm-web-config"))
+    assert change_of(found) == ({"ignore": ignored} if ignored else {})
+    unsure = f"only Go can read the expression {pattern!r}, so all ConfigMaps count. Check ignore"
+    assert (unsure in found.notes) is (ignored is None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "strategy", "note"),
+    [
+        (
+            "StatefulSet",
+            {"type": "OnDelete"},
+            "its updateStrategy is OnDelete: Reloader restarts nothing until you delete pods, and the policy does",
+        ),
+        (
+            "StatefulSet",
+            {"rollingUpdate": {"partition": 2}},
+            "its updateStrategy has partition 2: Reloader spares the pods below, and the policy does not",
+        ),
+        ("StatefulSet", {"rollingUpdate": {"partition": 0}}, None),
+        ("DaemonSet", {"type": "RollingUpdate"}, None),
+    ],
+)
+def test_pods_that_reloader_would_not_replace(kind: str, strategy: Json, note: str | None) -> None:
+    found = advised(workload({AUTO: "true"}, "cm-a", kind=kind, updateStrategy=strategy))
+    assert found.policy is not None
+    assert found.notes == (() if note is None else (note,))
+
+
+def test_a_rollout_that_has_its_template_in_a_deployment() -> None:
+    """Its pods are no pods of the Deployment, which Reloader patches."""
+    deployment = workload({AUTO: "true"}, "cm-a", replicas=0)
+    rollout = {
+        **workload({}, kind="Rollout", name="shop"),
+        "apiVersion": "argoproj.io/v1alpha1",
+        "spec": {"workloadRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}},
+    }
+    found = advised(deployment, rollout)
+    assert found.policy is not None
+    target = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Rollout", "name": "shop"}
+    assert found.policy["spec"]["targetRef"] == target
+    assert found.notes == ("its pods are those of Rollout shop, so the policy names that one",)
+
+
+def test_objects_of_the_platform() -> None:
+    why = "the platform puts it into every namespace, so its changes do not count for a policy"
+    note = f"ConfigMap openshift-service-ca.crt: {why}"
+    for annotations in ({AUTO: "true"}, {f"configmap.{HOST}/reload": "openshift-service-ca.crt,cm-a"}):
+        found = workload(annotations, "cm-a")
+        ca = {"configMapRef": {"name": "openshift-service-ca.crt"}}
+        found["spec"]["template"]["spec"]["containers"][0]["envFrom"].append(ca)
+        assert (change_of(advised(found)), advised(found).notes) == ({}, (note,))
+
+
+def test_a_policy_takes_so_many_names_to_ignore() -> None:
+    excluded = ",".join(f"cm-later-{number:03}" for number in range(70))
+    some = advised(workload({AUTO: "true", f"configmaps.exclude.{HOST}/reload": excluded + ",cm-b"}, "cm-a", "cm-b"))
+    assert change_of(some)["ignore"] == ["cm-b", *(f"cm-later-{number:03}" for number in range(63))]
+    used = [f"cm-{number}" for number in range(65)]
+    many = advised(workload({f"configmap.{HOST}/reload": "cm-a"}, "cm-a", *used))
+    assert many.policy is None
+    by_hand = "Write a policy by hand for the containers that share few"
+    assert many.notes == (f"it would ignore 65 objects, and a policy takes 64 names. {by_hand}",)
+
+
+def test_an_excluded_name_that_only_another_kind_has() -> None:
+    found = advised(workload({AUTO: "true", f"secrets.exclude.{HOST}/reload": "cm-a"}, "cm-a", "s-a"))
+    assert (change_of(found), found.notes) == ({"secrets": True}, ())
+
+
+def test_pause_period_counts_on_the_workload_alone() -> None:
+    found = advised(workload({}, "cm-a", template={AUTO: "true", PAUSE: "5m"}))
+    assert (change_of(found), found.notes) == ({}, ())
 
 
 def test_only_classes_are_asked_for() -> None:
@@ -298,6 +409,27 @@ def test_names_of_policies_and_their_order() -> None:
         "web-deployment",
         "web-statefulset",
     ]
+
+
+def test_names_of_policies_are_told_apart() -> None:
+    mine, long = {AUTO: "true"}, "w" * 248
+    found = convert(
+        [
+            workload(mine, "cm-a", kind=kind, name=name)
+            for kind, name in [
+                ("Deployment", "web"),
+                ("StatefulSet", "web"),
+                ("Deployment", "web-deployment"),
+                ("Deployment", long),
+                ("DaemonSet", long),
+            ]
+        ],
+        Marks(),
+    )
+    names = [each.policy["metadata"]["name"] for each in found if each.policy is not None]
+    assert names == [
+        f"{long[:243]}-daemonset", "web-deployment-2", "web-deployment", f"{long[:242]}-deployment", "web-statefulset",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("wrong", [{}, {"metadata": None, "spec": []}, {"metadata": {"annotations": {AUTO: 1}}}])

@@ -117,12 +117,22 @@ def _is_covered(use: Reference, others: Iterable[Reference]) -> bool:
     return whole if use.keys is None else all(any(other.uses(key) for other in same) for key in use.keys)
 
 
+def of_platform(pod: Mapping[str, Any]) -> frozenset[tuple[Kind, str]]:
+    """Return the objects of the platform that the containers use, and whose changes do not count."""
+    return frozenset(use.object for _, _, uses in _each_use(pod) for use in uses) & _PLATFORM_OBJECTS
+
+
 def _all_uses(pod: Mapping[str, Any]) -> dict[str, tuple[ContainerKind, tuple[Reference, ...]]]:
-    """Return the kind of each container, and what it uses, by its name."""
+    """Return the kind of each container, and what it uses and counts, by its name."""
+    return {
+        name: (kind, tuple(use for use in uses if use.object not in _PLATFORM_OBJECTS))
+        for name, kind, uses in _each_use(pod)
+    }
+
+
+def _each_use(pod: Mapping[str, Any]) -> Iterator[tuple[str, ContainerKind, dict[Reference, None]]]:
     spec = mapping(pod.get("spec"))
     volumes = {text(each.get("name")): tuple(read_volume(each)) for each in map(mapping, items(spec.get("volumes")))}
-    found = {}
     for name, container, kind in pod_containers(spec):
         uses = [*of_environment(container), *of_mounts(container, volumes, plain_values(pod, container))]
-        found[name] = kind, tuple(use for use in dict.fromkeys(uses) if use.object not in _PLATFORM_OBJECTS)
-    return found
+        yield name, kind, dict.fromkeys(uses)

@@ -4,16 +4,18 @@
 policy does. The annotations mean what Reloader 1.4 does with them (`ShouldReload` and `upgradeResource` in its source).
 """
 
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
+from itertools import count as numbers
 from typing import Any
 
 from crrd.core.api.time import parse_duration
 from crrd.core.config.references import Kind
-from crrd.core.config.uses import OutOfReach, references, unreached
+from crrd.core.config.uses import OutOfReach, of_platform, references, unreached
+from crrd.core.policy.golang import TRUE, read_expression, read_seconds
 from crrd.core.policy.types import API_VERSION, KIND
 from crrd.core.rollout.run import read_amount
 from crrd.lib.jsonfields import mapping, mapping_at, text, value_at
@@ -22,20 +24,19 @@ Json = Mapping[str, Any]
 Marked = tuple[str, Kind, str]  # Namespace, kind and name of a ConfigMap or Secret
 _HOST = "reloader.stakater.com"
 _AUTO, _SEARCH, _MATCH, _IGNORE = (f"{_HOST}/{word}" for word in ("auto", "search", "match", "ignore"))
-_PAUSE, _STRATEGY = f"deployment.{_HOST}/pause-period", f"{_HOST}/rollout-strategy"
+_PAUSE, _PAUSED_AT = f"deployment.{_HOST}/pause-period", f"deployment.{_HOST}/paused-at"
+_STRATEGY = f"{_HOST}/rollout-strategy"
 _CLASSES = f"secretproviderclass.{_HOST}"
 _WORDS = {Kind.CONFIG_MAP: "configmap", Kind.SECRET: "secret"}
-_TRUE = ("1", "t", "T", "true", "True", "TRUE")  # As Go's strconv.ParseBool
-_UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}  # Of Go's durations
-_PART = re.compile(r"(\d+\.?\d*|\.\d+)(h|ms|m|s|us|µs|ns)", re.ASCII)
 _NAME = re.compile(r"[a-z0-9.-]+", re.ASCII)
+_LONGEST_NAME, _MOST_IGNORED = 253, 64  # By the schema of policies
 _NO_COUNTERPART = {
     "CronJob": "Reloader starts a Job of it after a change, and a policy only restarts containers that run. The next "
     "Job gets the new data anyway",
     "Job": "Reloader creates it again after a change, and a policy only restarts containers that run",
     "DeploymentConfig": "a policy cannot name it in targetRef. Write a policy with the pods' labels in spec.selector",
 }
-"""Kinds that Reloader reloads, and policies do not."""
+"""Kinds that Reloader reloads (DeploymentConfigs: an older Reloader), and policies do not."""
 _BY_DRIVER = "Let the CSI driver sync it to a Secret that a container uses, or add schedule or maxAge to the policy"
 
 
@@ -79,18 +80,32 @@ def convert(workloads: Iterable[Json], marks: Marks, *, auto_all: bool = False) 
 
     The workloads must have `kind` and `apiVersion`. `auto_all`: Reloader runs with --auto-reload-all.
     """
-    found = [each for workload in workloads for each in _advise(workload, marks, auto_all)]
-    taken = Counter((each.namespace, each.name) for each in found if each.policy is not None)
-    named = (_renamed(each) if taken[each.namespace, each.name] > 1 else each for each in found)
-    return tuple(sorted(named, key=lambda each: (each.namespace, each.kind, each.name)))
+    every = list(workloads)
+    users = {_template_of(each): each for each in every}
+    found = [each for workload in every for each in _advise(workload, users, marks, auto_all)]
+    return tuple(_named(sorted(found, key=lambda each: (each.namespace, each.kind, each.name))))
 
 
-def _renamed(advice: Advice) -> Advice:
-    """Return the advice with a policy whose name has the workload's kind, because another one has its name."""
-    if advice.policy is None:
-        return advice
-    meta = {**advice.policy["metadata"], "name": f"{advice.name}-{advice.kind.lower()}"}
-    return replace(advice, policy={**advice.policy, "metadata": meta})
+def _template_of(workload: Json) -> tuple[str, ...]:
+    """Return the namespace, kind and name of the workload whose pod template an Argo Rollout uses."""
+    place = (text(value_at(workload, f"spec.workloadRef.{field}")) for field in ("kind", "name"))
+    return _place(workload)[0], *place
+
+
+def _named(advice: Iterable[Advice]) -> Iterator[Advice]:
+    """Yield the advice. Where several workloads have one name, the names of their policies have the kind, too."""
+    every = list(advice)
+    count = Counter((each.namespace, each.name) for each in every if each.policy is not None)
+    taken = {key for key, number in count.items() if number == 1}
+    for each in every:
+        if each.policy is None or count[each.namespace, each.name] == 1:
+            yield each
+            continue
+        endings = (f"-{each.kind.lower()}{more}" for more in chain([""], (f"-{number}" for number in numbers(2))))
+        names = (each.name[: _LONGEST_NAME - len(ending)].rstrip("-.") + ending for ending in endings)
+        name = next(name for name in names if (each.namespace, name) not in taken)
+        taken.add((each.namespace, name))
+        yield replace(each, policy={**each.policy, "metadata": {**each.policy["metadata"], "name": name}})
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +132,9 @@ class _Rules:
 
 
 def _fits(pattern: str, name: str) -> bool:
-    try:
-        return re.search(f"^{pattern}$", name, re.ASCII) is not None
-    except re.error:  # Reloader skips it, too
-        return False
+    """Whether an expression names an object. One that cannot be read names all, as a note says."""
+    found = read_expression(pattern)
+    return found is None or found.search(name) is not None
 
 
 def _rules(kind: Kind, own: Json, of_template: Json, auto_all: bool) -> _Rules:
@@ -130,7 +144,7 @@ def _rules(kind: Kind, own: Json, of_template: Json, auto_all: bool) -> _Rules:
     auto = (text(given.get(_AUTO)), text(given.get(typed)))
     return _Rules(
         kind,
-        auto=any(each in _TRUE for each in auto) or (auto_all and auto == ("", "")),
+        auto=any(each in TRUE for each in auto) or (auto_all and auto == ("", "")),
         searches=given.get(_SEARCH) == "true",
         names=_listed(given.get(reload)),
         excluded=frozenset(_listed(own.get(f"{word}s.exclude.{_HOST}/reload"))),
@@ -141,14 +155,14 @@ def _listed(given: object) -> tuple[str, ...]:
     return tuple(filter(None, (each.strip() for each in text(given).split(","))))
 
 
-def _advise(workload: Json, marks: Marks, auto_all: bool) -> Iterator[Advice]:
-    """Yield what a workload gets, nothing if Reloader does nothing for it."""
+def _advise(workload: Json, users: Mapping[tuple[str, ...], Json], marks: Marks, auto_all: bool) -> Iterator[Advice]:
+    """Yield what a workload gets, nothing if Reloader does nothing for it. `users`: of the templates of others."""
     kind, namespace, name = text(workload.get("kind")), *_place(workload)
     template = mapping_at(workload, "spec.jobTemplate.spec.template" if kind == "CronJob" else "spec.template")
     own, of_template = _annotations(workload), _annotations(template)
     rules = {each: _rules(each, own, of_template, auto_all) for each in _WORDS}
     asked = {**of_template, **own}
-    if not (any(each.asks for each in rules.values()) or any(key.startswith(_CLASSES) for key in asked)):
+    if not (any(each.asks for each in rules.values()) or _asks_for_classes(asked)):
         return
     advice = Advice(namespace, kind, name)
     if kind in _NO_COUNTERPART:
@@ -158,11 +172,17 @@ def _advise(workload: Json, marks: Marks, auto_all: bool) -> Iterator[Advice]:
     if not template:
         yield replace(advice, notes=("its pod template is in another object. Write a policy for it by hand",))
         return
-    uses = _Uses(template, namespace, marks, rules)
-    notes = (*uses.notes, *_notes_on(asked, kind))
-    if uses.counted:
-        change, budget = {**uses.change, **_settle(own, kind)}, _budget(workload)
-        target = {"apiVersion": text(workload.get("apiVersion")), "kind": kind, "name": name}
+    uses, user = _Uses(template, namespace, marks, rules), users.get((namespace, kind, name))
+    notes = (*uses.notes, *_notes_on(own, asked, kind), *_notes_of_strategy(workload))
+    if uses.counted and len(uses.ignored) > _MOST_IGNORED:
+        why = f"it would ignore {len(uses.ignored)} objects, and a policy takes {_MOST_IGNORED} names"
+        yield replace(advice, notes=(f"{why}. Write a policy by hand for the containers that share few", *notes))
+    elif uses.counted:
+        of = user or workload
+        target = {"apiVersion": text(of.get("apiVersion")), "kind": text(of.get("kind")), "name": _place(of)[1]}
+        if user is not None:
+            notes = (f"its pods are those of {target['kind']} {target['name']}, so the policy names that one", *notes)
+        change, budget = {**uses.change, **_settle(own, kind)}, _budget(of)
         spec = {"targetRef": target, "triggers": {"configChange": change}, **budget}
         meta = {"name": name, "namespace": namespace}
         policy = {"apiVersion": API_VERSION, "kind": KIND, "metadata": meta, "spec": spec}
@@ -179,31 +199,38 @@ class _Uses:
         used = {each.object for uses in references(template, with_init=True).values() for each in uses}
         self.counted = {each for each in used if rules[each[0]].counts((namespace, *each), marks)}
         self._rest, self._rules = used - self.counted, rules
-        self._unreached = unreached(template)
+        self._unreached, self._of_platform = unreached(template), of_platform(template)
 
     @property
     def change(self) -> dict[str, Any]:
         """The trigger configChange, without `settle`."""
         return {
             **({"secrets": True} if self._secrets else {}),
-            **({"ignore": ignored} if (ignored := sorted(self._ignored - self._names)) else {}),
+            **({"ignore": list(self.ignored)} if self.ignored else {}),
             **({"allowPodRestart": True} if self._of_init else {}),
         }
 
     @property
     def notes(self) -> Iterator[str]:
         """What to know about it."""
-        if both := sorted(self._ignored & self._names):
+        if both := sorted({name for _, name in self._rest_of_kinds} & self._names):
             yield f"a ConfigMap and a Secret are called {', '.join(both)}. For a policy, both count or none"
         if self._of_init:
             objects = ", ".join(self._of_init)
             yield f"only init containers use {objects}. Changes restart whole pods in place, which needs node daemons"
         for kind, rules in self._rules.items():
             for each in rules.names:
-                if _NAME.fullmatch(each) is None:
+                if read_expression(each) is None:
+                    yield f"only Go can read the expression {each!r}, so all {kind}s count. Check ignore"
+                elif _NAME.fullmatch(each) is None:
                     yield f"the expression {each!r} is applied to the {kind}s that the containers use now"
+                elif (kind, each) in self._of_platform:
+                    continue
                 elif not any(_fits(each, name) for found, name in self.counted | self._rest if found is kind):
                     yield f"no container uses {kind} {each}, so a policy does not see its changes"
+        if found := sorted(each for each in self._of_platform if self._rules[each[0]].asks):
+            names = ", ".join(f"{kind} {name}" for kind, name in found)
+            yield f"{names}: the platform puts it into every namespace, so its changes do not count for a policy"
         if any(rules.auto for rules in self._rules.values()):
             for name in sorted({each.name for each in self._unreached if each.why is OutOfReach.CSI_DRIVER}):
                 yield f"no policy sees changes of SecretProviderClass {name}. {_BY_DRIVER}"
@@ -217,11 +244,17 @@ class _Uses:
         return {name for _, name in self.counted}
 
     @property
-    def _ignored(self) -> set[str]:
-        """Names that must not count although their kind does."""
+    def _rest_of_kinds(self) -> set[tuple[Kind, str]]:
+        """What must not count although its kind does."""
+        return {each for each in self._rest if each[0] is Kind.CONFIG_MAP or self._secrets}
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """The names of it, and of what is not used yet as far as there is room."""
+        used = {name for _, name in self._rest_of_kinds} - self._names
         kinds = [kind for kind in _WORDS if kind is Kind.CONFIG_MAP or self._secrets]
-        listed = {name for kind in kinds for name in self._rules[kind].excluded}
-        return listed | {name for kind, name in self._rest if kind in kinds}
+        listed = {name for kind in kinds for name in self._rules[kind].excluded} - self._names
+        return tuple(sorted({*used, *sorted(listed - used)[: max(0, _MOST_IGNORED - len(used))]}))
 
     @property
     def _of_init(self) -> list[str]:
@@ -233,18 +266,10 @@ class _Uses:
 def _settle(own: Json, kind: str) -> dict[str, str]:
     """Return for how long a policy waits for more changes."""
     given = text(own.get(_PAUSE))
-    seconds = _seconds(given) if kind == "Deployment" else None
-    if seconds is None:
+    seconds = read_seconds(given) if kind == "Deployment" else None
+    if not seconds:
         return {}
     return {"settle": given if parse_duration(given) == seconds else f"{seconds}s"}
-
-
-def _seconds(given: str) -> int | None:
-    """Return Go's duration in whole seconds, rounded up; None if it is invalid or not positive."""
-    parts = _PART.findall(given)
-    if "".join(number + unit for number, unit in parts) != given.removeprefix("+"):
-        return None
-    return math.ceil(sum(float(number) * _UNITS[unit] for number, unit in parts)) or None
 
 
 def _budget(workload: Json) -> dict[str, Any]:
@@ -258,19 +283,39 @@ def _budget(workload: Json) -> dict[str, Any]:
     return {"budget": {"maxUnavailable": most}}
 
 
-def _notes_on(asked: Json, kind: str) -> Iterator[str]:
+def _notes_on(own: Json, asked: Json, kind: str) -> Iterator[str]:
     """Yield notes on annotations that have no counterpart, or one that differs."""
-    pause = text(asked.get(_PAUSE))
-    if _PAUSE in asked and kind != "Deployment":
+    pause = text(own.get(_PAUSE))
+    if _PAUSE in own and kind != "Deployment":
         yield f"{_PAUSE} is only for Deployments, so Reloader ignores it"
-    elif _PAUSE in asked and _seconds(pause) is None:
-        yield f"{_PAUSE} is {pause!r}, which is not a positive duration, so it has no effect"
-    elif _PAUSE in asked:
+    elif _PAUSE in own and read_seconds(pause) is None:
+        yield f"{_PAUSE} is {pause!r}, which is no duration, so Reloader reloads nothing. The policy does"
+    elif _PAUSE in own and not read_seconds(pause):
+        yield f"{_PAUSE} is {pause!r}, which is not positive, so it has no effect"
+    elif _PAUSE in own:
         yield "settle counts from the last change, and pause-period counts from the first one"
+    if _PAUSED_AT in own:
+        yield (
+            "Reloader has paused its rollout, and the policy waits for that. Before you remove the annotations, wait "
+            f"until {_PAUSED_AT} has gone, or run kubectl rollout resume"
+        )
     if _STRATEGY in asked:
         yield f"{_STRATEGY} is not needed, because a policy does not change the template"
-    if any(key.startswith(_CLASSES) for key in asked):
+    if _asks_for_classes(asked):
         yield f"no policy sees changes of the SecretProviderClasses that {_CLASSES} names. {_BY_DRIVER}"
+
+
+def _asks_for_classes(asked: Json) -> bool:
+    return text(asked.get(f"{_CLASSES}/auto")) in TRUE or bool(_listed(asked.get(f"{_CLASSES}/reload")))
+
+
+def _notes_of_strategy(workload: Json) -> Iterator[str]:
+    """Yield a note if the workload does not replace all pods after the change of its template that Reloader makes."""
+    partition = value_at(workload, "spec.updateStrategy.rollingUpdate.partition")
+    if value_at(workload, "spec.updateStrategy.type") == "OnDelete":
+        yield "its updateStrategy is OnDelete: Reloader restarts nothing until you delete pods, and the policy does"
+    elif isinstance(partition, int) and partition > 0:
+        yield f"its updateStrategy has partition {partition}: Reloader spares the pods below, and the policy does not"
 
 
 def _annotations(obj: Json) -> Json:
