@@ -83,6 +83,16 @@ def test_what_a_cluster_has_is_acted_on() -> None:
     assert argo.act(before, "resume") == {**before, "spec": {**before["spec"], "suspend": False}}
 
 
+def test_a_request_that_openkruise_has_ended_at_its_deadline() -> None:
+    """Its containers keep their phase, and the cause is that of the request."""
+    why = "recreating has exceeded the activeDeadlineSeconds"
+    found = request(RequestPhase.COMPLETED, DONE, StatePhase.RECREATING, message=why)
+    del found["status"]["containerRecreateStates"][1]["message"]
+    assert argo.health(found) == {"status": "Degraded", "message": f"c1: {why}"}
+    assert argo.actions(found) == {"retry": True}
+    assert created(argo.act(found, "retry"))["spec"]["containers"] == [{"name": "c1"}]
+
+
 def test_argo_cd_waits_for_a_request_that_nobody_has_seen() -> None:
     found = request(RequestPhase.EMPTY)
     del found["status"]
@@ -216,7 +226,7 @@ def test_the_scripts_run_with_no_more_than_argo_cd_has(word: str) -> None:
 
 
 PLUGINS: dict[str, Json] = yaml.safe_load(K9S.read_text(encoding="utf-8"))["plugins"]
-EVERYWHERE = {"NAMESPACE": "shop", "CONTEXT": "prod"}
+EVERYWHERE = {"NAMESPACE": "shop", "CONTEXT": "prod", "KUBECONFIG": "/home/me/my clusters.yaml"}
 IN_SCOPE: dict[str, dict[str, str]] = {
     "containers": {"POD": "web-0", "NAME": "app", "RESOURCE_NAME": "containers"},
     "pods": {"NAME": "web-0", "RESOURCE_NAME": "pods"},
@@ -234,14 +244,10 @@ def commands() -> Iterator[tuple[str, list[str]]]:
         for scope in plugin["scopes"]:
             known = EVERYWHERE | IN_SCOPE[scope]
             words = [re.sub(r"\$(\w+)", lambda found: known[found[1]], each) for each in plugin["args"]]  # noqa: B023
-            if plugin["command"] == "sh":
-                flag, script = words
-                assert flag == "-c"
-                subprocess.run(["sh", "-n", "-c", script], check=True)
-                words = shlex.split(re.split(r"; | 2>&1 \| ", script)[0])
-            else:
-                words = [plugin["command"], *words]
-            yield name, words
+            flag, script = words
+            assert (plugin["command"], flag) == ("sh", "-c")
+            subprocess.run(["sh", "-n", "-c", script], check=True)
+            yield name, shlex.split(re.split(r"; | 2>&1 \| ", script)[0])
 
 
 def test_k9s_reads_the_plugins() -> None:
@@ -256,6 +262,8 @@ def test_k9s_reads_the_plugins() -> None:
 
 @pytest.mark.parametrize(("name", "words"), [*commands()], ids=str)
 def test_k9s_runs_commands_that_there_are(name: str, words: list[str]) -> None:
+    kubeconfig, *words = words
+    assert kubeconfig == f"KUBECONFIG={EVERYWHERE['KUBECONFIG']}"  # k9s does not pass on its flag --kubeconfig
     assert words[words.index("--context") + 1] == "prod"
     assert "shop" in words or words[2].startswith("shop/")
     if words[:2] == ["kubectl", "patch"]:
