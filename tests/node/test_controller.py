@@ -956,11 +956,13 @@ async def test_a_pin_that_is_refused_in_other_words_each_time_causes_no_flood() 
 
 async def test_a_status_that_another_daemon_replaces_is_put_back_more_and_more_rarely() -> None:
     """As where two run on one node for a while, and know different things."""
+    at: dict[Status, list[float]] = {}
 
     class Fought(MemoryNode):
         async def write_status(self, request: Request, status: Status) -> Request:
             written = await super().write_status(request, status)
             asyncio.get_running_loop().call_later(0.01, self.replaced, written)
+            at.setdefault(status, []).append(asyncio.get_running_loop().time())
             return written
 
         def replaced(self, written: Request) -> None:
@@ -969,11 +971,14 @@ async def test_a_status_that_another_daemon_replaces_is_put_back_more_and_more_r
                 status = replace(written.status, message="what the other one knows")
                 self.post(replace(written, status=status, resource_version=version))
 
-    async with Fought() as node:
-        node.stop_seconds = 20.0
-        node.post(request())
-        await asyncio.sleep(19)
-        assert 2 < node.writes < 15
+    async with Fought(hook=HOOK) as node:
+        node.hook_seconds = node.stop_seconds = 20.0
+        node.post(request(strategy=Strategy(grace_seconds=60)))
+        await asyncio.sleep(39)
+        assert 2 < node.writes < 30
+        fought = [times for times in at.values() if len(times) > 2]
+        assert len(fought) > 1
+        assert all(times[2] - times[1] < 1 for times in fought)  # soon at first, whatever was fought about before
         assert (await node.completed()).states[0].phase is StatePhase.SUCCEEDED  # another status need not wait
         assert len(node.stops) == 1
 
