@@ -15,6 +15,7 @@ from crrd.core.policy.course import ended, make_run
 from crrd.core.policy.decide import Decision, decide
 from crrd.core.policy.observed import Data, Look, Observed, Running, UseKey, read_pod, used_parts
 from crrd.core.policy.reasons import PolicyReason
+from crrd.core.policy.schedule import MOST_WINDOWS
 from crrd.core.policy.types import (
     Budget,
     ConfigChange,
@@ -918,6 +919,40 @@ class TestSchedule:
         run = history.look(3 * 3600 + 60).run
         assert run is not None
         assert run.since == text(3900), "minInterval is over at 14:30, and the window opens at 15:00"
+
+    def test_is_not_late_while_it_waits_for_its_window_and_then_for_min_interval(self) -> None:
+        """It is due at 13:00, the window opens at 14:30, and another trigger starts a run then."""
+        window, budget = Window(Schedule("30 14 * * *", "UTC"), 4 * 3600), replace(BUDGET, min_interval=7200)
+        policy = replace(self.POLICY, schedule=Schedule("0 13 * * *", "UTC", 3600), window=window, budget=budget)
+        history = History(policy)
+        assert reason(history.look(3605)) == PolicyReason.WINDOW
+        other = RunRecord("web-o", "configChange", ("app",), text(9000), text(9000), 1, finished=text(9300))
+        history.policy = replace(history.policy, status=replace(history.policy.status, run=other))
+        assert reason(history.look(9600)) == PolicyReason.INTERVAL
+        assert reason(history.look(9000 + 3601)) == PolicyReason.INTERVAL
+        run = history.look(9000 + 7201).run
+        assert run is not None
+        assert (run.since, history.policy.status.skipped) == (text(3600), "")
+
+    def test_is_not_late_while_the_window_is_closed_again(self) -> None:
+        """It is due at 13:50, ten minutes before the window closes, and nobody looks until then."""
+        window = Window(Schedule("0 8 * * *", "UTC"), 6 * 3600)
+        policy = replace(self.POLICY, schedule=Schedule("50 13 * * *", "UTC", 3600), window=window)
+        history, due, opens = History(policy), 3600 + 50 * 60, 20 * 3600
+        history.look(1)
+        assert reason(history.look(due + 601)) == PolicyReason.WINDOW
+        assert reason(history.look(due + 3601)) == PolicyReason.WINDOW
+        run = history.look(opens + 50 * 60).run
+        assert run is not None
+        assert run.since == text(due)
+        late = History(policy).look(opens + 50 * 60 + 1)
+        assert (late.run, late.status.skipped) == (None, f"{text(due)}: no run could start within 1h")
+
+    def test_waits_through_so_many_windows(self) -> None:
+        window = Window(Schedule("*/2 * * * *", "UTC"), 60)
+        policy = replace(self.POLICY, schedule=Schedule("0 13 * * *", "UTC", 36_000), window=window)
+        assert History(policy).look(3600 + (MOST_WINDOWS - 1) * 120).run is not None
+        assert History(policy).look(3600 + MOST_WINDOWS * 120).run is None
 
     def test_runs_nothing_that_was_missed_while_suspended(self) -> None:
         history = History(replace(self.POLICY, schedule=Schedule("0 * * * *", "UTC", 3600)))

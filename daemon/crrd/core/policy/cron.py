@@ -7,11 +7,41 @@ CronSim computes times on a clock that is never changed. With a time zone, it go
 times where clocks are changed by half an hour (Australia/Lord_Howe).
 """
 
+import re
 from bisect import bisect_left
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
 
 from cronsim import CronSim
+
+_WEEKDAY = 4  # The index of its field
+_DAY = re.compile(r"[0-6]|sun|mon|tue|wed|thu|fri|sat", re.ASCII | re.IGNORECASE)
+
+
+def spelled(cron: str) -> str:
+    """Return the expression in words that CronSim reads as a CronJob does (robfig/cron, `ParseStandard`).
+
+    `?` is `*`. `N/STEP` ends with the last value of its field: as a weekday with Saturday, not with 7, Sunday.
+    `N-N/STEP` is N alone, where CronSim reads `N/STEP`.
+    """
+    return " ".join(
+        ",".join(_term(term, is_weekday=index == _WEEKDAY) for term in field.split(","))
+        for index, field in enumerate(cron.split())
+    )
+
+
+def _term(term: str, *, is_weekday: bool) -> str:
+    base, slash, step = term.partition("/")
+    base = "*" if base == "?" else base
+    first, dash, last = base.partition("-")
+    if slash and step.isdecimal() and int(step):
+        if is_weekday and not dash and _DAY.fullmatch(base):
+            first, last = base, "6"
+        if first == last or (first.lower(), last) == ("sat", "6"):
+            return first
+        if last and not dash:
+            base = f"{first}-{last}"
+    return f"{base}{slash}{step}"
 
 
 def next_time(cron: str, zone: tzinfo, moment: datetime) -> datetime:

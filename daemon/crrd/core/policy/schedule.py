@@ -11,6 +11,9 @@ from crrd.core.api.time import format_duration, parse_time, rfc3339
 from crrd.core.policy.observed import Look
 from crrd.core.policy.types import CRON_NAMES, Policy, PolicyStatus, Schedule, Window
 
+MOST_WINDOWS = 100
+"""Through how many windows a scheduled time may wait."""
+
 
 def read_schedule(section: Section, deadline: int | None = None) -> Schedule | None:
     """Read the cron expression and the time zone of an object. None if they are invalid."""
@@ -81,10 +84,22 @@ def note_schedule(look: Look) -> PolicyStatus:
 
 
 def _is_late(policy: Policy, time: datetime, deadline: int, now: datetime) -> bool:
-    """Whether the deadline of a scheduled time is over. It begins when window and minInterval allow a run."""
-    last, start, patience = policy.status.run, time, timedelta(seconds=deadline)
-    began = None if last is None else parse_time(last.started)
-    if began is not None and began <= time + patience:
-        start = max(time, began + timedelta(seconds=policy.budget.min_interval))
-    opens, _ = window_at(policy.window, start)
-    return now > (opens or start) + patience
+    """Whether the deadline of a scheduled time is over. Only time in which window and minInterval allow a run counts.
+
+    It is over after MOST_WINDOWS in any case, because each of them takes time to find.
+    """
+    last, left = policy.status.run, timedelta(seconds=deadline)
+    began = (parse_time(last.started) if last is not None else None) or time
+    free = began + timedelta(seconds=policy.budget.min_interval if last is not None else 0)
+    for _ in range(MOST_WINDOWS):
+        opens, closes = window_at(policy.window, time)
+        if opens is not None:
+            if opens >= now:
+                return False
+            time, (_, closes) = opens, window_at(policy.window, opens)
+        until = min(closes or now, now)
+        left -= until - time - max(min(until, free) - max(time, began), timedelta())
+        if until == now or left < timedelta():
+            return left < timedelta()
+        time = until
+    return True

@@ -12,7 +12,7 @@ from crrd.core.config.parts import Part, PartChange, read_change
 from crrd.core.config.references import Kind, Reference
 from crrd.core.config.uses import Unreached
 from crrd.core.judge.metrics import Metric
-from crrd.core.policy.cron import last_time, next_time
+from crrd.core.policy.cron import last_time, next_time, spelled
 from crrd.core.rollout.run import Amount
 
 KIND = "ContainerRecreatePolicy"
@@ -92,7 +92,7 @@ class Schedule:
 
     @property
     def _cron(self) -> str:
-        return CRON_NAMES.get(self.cron, self.cron)
+        return spelled(CRON_NAMES.get(self.cron, self.cron))
 
 
 @dataclass(frozen=True, slots=True)
