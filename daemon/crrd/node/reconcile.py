@@ -83,8 +83,6 @@ class Reconciler:
         next_look = pod_record.runtime.next_look(loop_time())
         next_question = pod_record.api_retry.next_try if decision.ask_api and pod_record.api_retry.waiting else None
         first = earliest(decision.wake_at, pod_record.agenda.next_at, next_look, next_question)
-        if first is None and not pod_record.live:
-            pod_record.forget_observations()  # nothing of an ended request is awaited any more
         return self._not_at_once(first), decision.waits_for_slot
 
     @staticmethod
