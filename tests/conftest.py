@@ -46,8 +46,8 @@ def unmeasured() -> Iterator[None]:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Two a processor: tests wait as much as they compute. One on a foreign cluster, which they would share."""
-    return 1 if os.environ.get(VARIABLES[0]) else 2 * len(os.sched_getaffinity(0))
+    """Four more than processors, because tests also wait. One on a foreign cluster, which they would share."""
+    return 1 if os.environ.get(VARIABLES[0]) else len(os.sched_getaffinity(0)) + 4
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
