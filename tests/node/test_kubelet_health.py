@@ -15,7 +15,7 @@ class HealthEndpoint:
     """Answers /healthz with a status, or keeps quiet; may go and come back on the same port."""
 
     def __init__(self, port: int) -> None:
-        self.port = port
+        self.port, self.address = port, "127.0.0.1"
         self.status: int | None = 200
         """None for no answer at all."""
         self.asked: list[str] = []
@@ -26,7 +26,7 @@ class HealthEndpoint:
         app.router.add_get("/{page:.*}", self._answer)
         self._runner = web.AppRunner(app, shutdown_timeout=0.01, handler_cancellation=True)
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", self.port).start()
+        await web.TCPSite(self._runner, self.address, self.port).start()
 
     async def go(self) -> None:
         if self._runner is not None:
@@ -101,6 +101,35 @@ async def test_any_answer_counts(kubelet: HealthEndpoint, probe: KubeletProbe, s
     await kubelet.come()
     assert await probe.silent_since() is None
     assert kubelet.asked == ["/healthz"], "a redirection is an answer, and not followed"
+
+
+async def test_one_that_listens_with_ipv6_alone(kubelet: HealthEndpoint, probe: KubeletProbe) -> None:
+    kubelet.address = "::1"
+    try:
+        await kubelet.come()
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    assert await probe.silent_since() is None
+    assert kubelet.asked == ["/healthz"]
+    await kubelet.go()
+    assert await since(probe) <= now()
+
+
+async def test_a_node_without_ipv6(
+    kubelet: HealthEndpoint, probe: KubeletProbe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await kubelet.come()
+    assert await probe.silent_since() is None
+    await kubelet.go()
+    connect = asyncio.open_connection
+
+    async def only_ipv4(address: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if address == "::1":
+            raise OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
+        return await connect(address, port)
+
+    monkeypatch.setattr(kubelet_health, "open_connection", only_ipv4)
+    assert await since(probe) <= now()
 
 
 async def test_one_that_was_never_there_decides_nothing(probe: KubeletProbe) -> None:

@@ -71,12 +71,17 @@ class KubeletProbe:
     async def _ask(self) -> str | None:
         """Return `answers` (any response: kubelet is there), `hangs` or `refuses`. None if the check failed locally.
 
-        Without an HTTP client, because that would take longer than all other local work that a stop waits for.
+        With IPv6, some distributions have kubelet listen on ::1 alone (k3s).
         """
+        found = await self._ask_at("127.0.0.1")
+        return found if found != "refuses" else await self._ask_at("::1") or found
+
+    async def _ask_at(self, address: str) -> str | None:
+        """Ask without an HTTP client, because that would take longer than all other local work of a stop."""
         writer: asyncio.StreamWriter | None = None
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):
-                reader, writer = await open_connection("127.0.0.1", self._port)
+                reader, writer = await open_connection(address, self._port)
                 writer.write(_QUESTION)
                 answered = await reader.read(1)
         except TimeoutError:
