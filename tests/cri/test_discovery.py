@@ -192,7 +192,8 @@ def test_a_socket_that_is_not_ours_to_use(root: Path) -> None:
     user = 65534 if os.geteuid() == 0 else os.geteuid()
     assert message == (
         f"ConfigurationError no usable container runtime: unix://{root}/s: not allowed to connect as user {user}. "
-        "To do: run crrd as root, and give it access to the socket's folder (chmod +x)"
+        "To do: run crrd as root, and give it access to the socket's folder (chmod +x). If it has both, a security "
+        "module denies it (SELinux, AppArmor): see seLinuxOptions of the pod, and the node's audit log"
     )
 
 

@@ -228,7 +228,10 @@ async def _ask(endpoint: str) -> Probe:
 
 _ADVICE = {
     ProbeOutcome.MISSING: "set the path with --cri-endpoint, and mount it if crrd runs in a container",
-    ProbeOutcome.PERMISSION: "run crrd as root, and give it access to the socket's folder (chmod +x)",
+    ProbeOutcome.PERMISSION: (
+        "run crrd as root, and give it access to the socket's folder (chmod +x). If it has both, a security module "
+        "denies it (SELinux, AppArmor): see seLinuxOptions of the pod, and the node's audit log"
+    ),
     ProbeOutcome.NOT_CRI: "set --cri-endpoint to the socket of the container runtime that kubelet uses",
 }
 

@@ -305,6 +305,33 @@ def test_the_version_of_an_image(image: str, version: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("status", "why"),
+    [
+        (
+            {
+                "containerStatuses": [{"state": {"waiting": {"reason": "ImagePullBackOff"}}}],
+                "conditions": [{"type": "PodScheduled", "status": "True"}],
+            },
+            "ImagePullBackOff",
+        ),
+        ({"reason": "Evicted"}, "Evicted"),
+        (
+            {
+                "conditions": [
+                    {"type": "Ready"},
+                    {"type": "PodScheduled", "status": "False", "message": "0/2 nodes fit"},
+                ]
+            },
+            "0/2 nodes fit",
+        ),
+        ({}, ""),
+    ],
+)
+def test_why_a_pod_is_not_ready(status: Json, why: str) -> None:
+    assert read_pod({"status": status}).why == why
+
+
+@pytest.mark.parametrize(
     ("container", "patches"),
     [
         ({"args": ["manager", "--via", "patch"]}, True),

@@ -145,12 +145,19 @@ def read_pod(obj: Json) -> PodSeen:
         key=f"{namespace}/{name_of(obj)}",
         node=text(value_at(obj, "spec.nodeName")),
         ready=condition_is_true(obj, "Ready"),
-        why=next(filter(None, waiting), text(value_at(obj, "status.reason"))),
+        why=next(filter(None, waiting), text(value_at(obj, "status.reason")) or _unscheduled(obj)),
         version=image.rpartition("/")[2].partition("@")[0].partition(":")[2] or image.partition("@")[2],
         account=f"{namespace}:{text(value_at(obj, 'spec.serviceAccountName')) or 'default'}",
         ended=value_at(obj, "status.phase") in ("Failed", "Succeeded"),
         patches=any(map(_patches, items(value_at(obj, "spec.containers")))),
     )
+
+
+def _unscheduled(obj: Json) -> str:
+    """Return the scheduler's message about a pod that it finds no node for, else ""."""
+    conditions = map(mapping, items(value_at(obj, "status.conditions")))
+    found = (text(each.get("message")) for each in conditions if each.get("type") == "PodScheduled")
+    return next(found, "")
 
 
 def _patches(container: Any) -> bool:

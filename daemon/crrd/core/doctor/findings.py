@@ -12,7 +12,19 @@ from crrd.lib.plain import and_more
 _SHOWN = 3  # Most names in a list; the others are counted
 _APPLY = "install crrd again, the way you installed it (helm upgrade, or kubectl apply)"
 _DAEMON_LOGS = f"kubectl logs -n {{daemons}} -l {NODE_DAEMONS} --tail=20"
+_DAEMON_EVENTS = (
+    f"if its container has not started, see its events: kubectl describe pod -n {{daemons}} -l {NODE_DAEMONS} "
+    "(FailedMount: the runtime's socket is in another folder, so install the variant for it)"
+)
 _MANAGER_LOGS = f"check the log: kubectl logs -n {{managers}} -l {MANAGERS} --tail=20"
+_MANAGER_EVENTS = (
+    f"{_MANAGER_LOGS}; if a container has not started, see its events: kubectl describe pod -n {{managers}} "
+    f"-l {MANAGERS}"
+)
+_ADMISSION = (
+    f"{_MANAGER_LOGS}; check the caBundle (x509 errors), or the network to the manager (timeouts: TCP 9443 from the "
+    "control plane)"
+)
 _GET = "kubectl get mutatingwebhookconfigurations"
 _CHECK_WEBHOOK = f"check rules, operations, selectors and matchConditions of the webhook: {_GET} crrd -o yaml"
 _DROPPED = (
@@ -108,7 +120,7 @@ class Topic(ReasonTable):
     WEBHOOK_NOT_ASKED = ("WebhookNotAsked", State.PROBLEM,
         "a dry-run request{by} was denied, but not by crrd's webhook: {error}", _CHECK_WEBHOOK)
     ADMISSION_FAILED = ("AdmissionFailed", State.PROBLEM, "a dry-run request{by} failed: {error}",
-        f"{_MANAGER_LOGS}; check the caBundle (x509 errors), or the network to the manager (timeouts)")
+        _ADMISSION)
     # policies
     POLICIES = "Policies", State.OK, "{count} ValidatingAdmissionPolicies are bound with the action Deny"
     POLICIES_MISSING = "PoliciesMissing", State.PROBLEM, "ValidatingAdmissionPolicies not found: {names}", _APPLY
@@ -118,8 +130,8 @@ class Topic(ReasonTable):
     MANAGER = "Manager", State.OK, "{count} ready, and one is the leader"
     OTHER_MANAGER = "OtherManager", State.OK, "crrd's manager is not installed; another manager admits requests"
     NO_MANAGER = "NoManager", State.PROBLEM, "the manager has no pod", "kubectl describe deployment -A -l " + MANAGERS
-    MANAGER_DOWN = "ManagerDown", State.PROBLEM, "no pod is ready: {names}", _MANAGER_LOGS
-    MANAGER_DEGRADED = "ManagerDegraded", State.WARNING, "not ready: {names}", _MANAGER_LOGS
+    MANAGER_DOWN = "ManagerDown", State.PROBLEM, "no pod is ready: {names}", _MANAGER_EVENTS
+    MANAGER_DEGRADED = "ManagerDegraded", State.WARNING, "not ready: {names}", _MANAGER_EVENTS
     NO_LEADER = ("NoLeader", State.PROBLEM, "no pod has renewed the Lease crrd-manager in time, so there is no leader",
         _MANAGER_LOGS)
     # node daemons
@@ -129,7 +141,7 @@ class Topic(ReasonTable):
     NO_DAEMONS = ("NoDaemons", State.PROBLEM, "the node daemon has no pod",
         "kubectl describe daemonset -A -l " + NODE_DAEMONS)
     DAEMONS_DOWN = ("DaemonsDown", State.PROBLEM, "{count} not ready: {names}",
-        f"a daemon is ready once it reaches the API server and the container runtime: {_DAEMON_LOGS}")
+        f"a daemon is ready once it reaches the API server and the container runtime: {_DAEMON_LOGS}; {_DAEMON_EVENTS}")
     NODES_WITHOUT = ("NodesWithout", State.WARNING, "no daemon on {names}, so requests for pods there fail",
         "check nodeSelector, affinity and tolerations of the DaemonSet")
     NODES_NOT_READY = "NodesNotReady", State.WARNING, "nodes that are not ready: {names}", "kubectl describe node NAME"
