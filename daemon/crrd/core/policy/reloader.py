@@ -81,8 +81,8 @@ def convert(workloads: Iterable[Json], marks: Marks, *, auto_all: bool = False) 
     The workloads must have `kind` and `apiVersion`. `auto_all`: Reloader runs with --auto-reload-all.
     """
     every = list(workloads)
-    users = {_template_of(each): each for each in every}
-    found = [each for workload in every for each in _advise(workload, users, marks, auto_all)]
+    rollouts = {_template_of(each): each for each in every}
+    found = [each for workload in every for each in _advise(workload, rollouts, marks, auto_all)]
     return tuple(_named(sorted(found, key=lambda each: (each.namespace, each.kind, each.name))))
 
 
@@ -155,8 +155,8 @@ def _listed(given: object) -> tuple[str, ...]:
     return tuple(filter(None, (each.strip() for each in text(given).split(","))))
 
 
-def _advise(workload: Json, users: Mapping[tuple[str, ...], Json], marks: Marks, auto_all: bool) -> Iterator[Advice]:
-    """Yield what a workload gets, nothing if Reloader does nothing for it. `users`: of the templates of others."""
+def _advise(workload: Json, rollouts: Mapping[tuple[str, ...], Json], marks: Marks, auto_all: bool) -> Iterator[Advice]:
+    """Yield what a workload gets, nothing if Reloader does nothing for it. `rollouts`: by `_template_of`."""
     kind, namespace, name = text(workload.get("kind")), *_place(workload)
     template = mapping_at(workload, "spec.jobTemplate.spec.template" if kind == "CronJob" else "spec.template")
     own, of_template = _annotations(workload), _annotations(template)
@@ -172,15 +172,15 @@ def _advise(workload: Json, users: Mapping[tuple[str, ...], Json], marks: Marks,
     if not template:
         yield replace(advice, notes=("its pod template is in another object. Write a policy for it by hand",))
         return
-    uses, user = _Uses(template, namespace, marks, rules), users.get((namespace, kind, name))
+    uses, rollout = _Uses(template, namespace, marks, rules), rollouts.get((namespace, kind, name))
     notes = (*uses.notes, *_notes_on(own, asked, kind), *_notes_of_strategy(workload))
     if uses.counted and len(uses.ignored) > _MOST_IGNORED:
         why = f"it would ignore {len(uses.ignored)} objects, and a policy takes {_MOST_IGNORED} names"
         yield replace(advice, notes=(f"{why}. Write a policy by hand for the containers that share few", *notes))
     elif uses.counted:
-        of = user or workload
+        of = rollout or workload
         target = {"apiVersion": text(of.get("apiVersion")), "kind": text(of.get("kind")), "name": _place(of)[1]}
-        if user is not None:
+        if rollout is not None:
             notes = (f"its pods are those of {target['kind']} {target['name']}, so the policy names that one", *notes)
         change, budget = {**uses.change, **_settle(own, kind)}, _budget(of)
         spec = {"targetRef": target, "triggers": {"configChange": change}, **budget}
