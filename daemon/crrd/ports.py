@@ -132,6 +132,9 @@ class RequestRecorder:
     def stop_ended(self, seconds: float) -> None:
         """A container was stopped. Called once, however many requests stopped it; StopContainer took these seconds."""
 
+    def pod_restarted(self) -> None:
+        """The pod got its second sandbox, so kubelet restarts all containers of the request."""
+
     def successor_seen(self, container: str) -> None:
         """The runtime lists the next instance of a container that the request waits for. Called in each round."""
 

@@ -108,8 +108,14 @@ async def test_an_api_server_that_is_away_is_waited_for(cluster: Cluster, tmp_pa
     try:
         await daemon.start()
         await said(daemon, "warning", "API server unavailable")
+        async with aiohttp.ClientSession() as session, session.get(f"http://{daemon.address}/metrics") as answer:
+            page = await answer.text()
     finally:
         await cluster.local.api.start()
+    silent = [line for line in page.splitlines() if line.startswith("crrd_last_activity_timestamp_seconds{")]
+    assert [line.partition(" ")[0] for line in silent] == [
+        f'crrd_last_activity_timestamp_seconds{{resource="{REQUESTS.plural}"}}'
+    ], "an alert sees since when the watch hears nothing"
     await daemon.wait_ready()
     assert await daemon.terminate() == 0
 

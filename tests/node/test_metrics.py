@@ -9,7 +9,16 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from crrd.core.api.reasons import Reason
-from crrd.core.api.types import FailurePolicy, RecreateState, Request, RequestPhase, StatePhase, Status, Strategy
+from crrd.core.api.types import (
+    FailurePolicy,
+    RecreateState,
+    Request,
+    RequestedContainer,
+    RequestPhase,
+    StatePhase,
+    Status,
+    Strategy,
+)
 from crrd.core.recreate.invariants import Rule
 from crrd.core.recreate.observation import Hook, HookKind, HookResult
 from crrd.kubelet.restart_rules import RestartPolicy
@@ -380,6 +389,13 @@ async def test_what_ended_is_counted_and_timed_once(metrics: NodeMetrics, book: 
     assert {stage: count for stage, (count, _) in book.stages().items()} == dict.fromkeys(
         ("new_container_seen", "ready", "total"), 1
     )
+
+
+async def test_a_restarted_pod_restarts_each_container_of_its_request(metrics: NodeMetrics, book: Book) -> None:
+    metrics.begin(
+        request(namespace="shop", containers=(RequestedContainer("a"), RequestedContainer("b")))
+    ).pod_restarted()
+    assert book.nonzero("crrd_requested_restarts_total") == {("shop",): 2}
 
 
 async def test_namespaces_without_end_are_capped(metrics: NodeMetrics, book: Book) -> None:

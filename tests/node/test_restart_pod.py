@@ -15,7 +15,7 @@ from crrd.kubelet.runtime_status import ContainerState
 from crrd.lib.errors import RuntimeCallError
 from crrd.node.slots import STOPS_AT_ONCE
 from crrd.node.sweep import SWEEP_RETRY
-from tests.support.standins import MemoryNode
+from tests.support.standins import MemoryNode, OneRecorder
 from tests.support.worlds import pin, request
 
 pytestmark = pytest.mark.virtual_time
@@ -60,6 +60,24 @@ async def test_kubelet_restarts_the_pod_once() -> None:
         assert node.sandbox.asked == ["r1"]
         assert node.requests["r1"].pinned[WHOLE_POD].bare_id == "sandbox-0"
         assert status.message == "2 of 2 containers recreated; the pod's IP is 127.0.0.1"
+
+
+class Counting(OneRecorder):
+    """Counts the pods that were restarted."""
+
+    restarted = 0
+
+    def pod_restarted(self) -> None:
+        self.restarted += 1
+
+
+async def test_a_restarted_pod_counts_once_however_often_it_was_tried() -> None:
+    recorder = Counting()
+    async with PodNode(recorder=recorder) as node:
+        node.sandbox.errors = [RuntimeCallError("shim is stuck")] * 3
+        node.post(asked())
+        await node.completed()
+    assert recorder.restarted == 1
 
 
 async def test_the_unready_grace_period_comes_before() -> None:

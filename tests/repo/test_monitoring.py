@@ -235,8 +235,8 @@ def test_without_node_daemons_none_is_missed() -> None:
     }
     groups = one(objects, "PrometheusRule", "crrd")["spec"]["groups"]
     whole = one(rendered("monitoring"), "PrometheusRule", "crrd")["spec"]["groups"]
-    assert groups == [group for group in whole if group["name"] != "crrd.node"]
-    assert len(groups) == len(whole) - 1
+    assert groups == [group for group in whole if group["name"] not in ("crrd.node", "crrd.requests")]
+    assert len(groups) == len(whole) - 2
     assert not [rule for group in groups for rule in group["rules"] if 'absent(up{job="crrd-node' in rule["expr"]]
 
 

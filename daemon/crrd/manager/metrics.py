@@ -27,6 +27,7 @@ from crrd.lib.metrics import (
     start_at_zero,
 )
 from crrd.lib.workqueue import QueueState
+from crrd.manager.webhook.server import ERROR_REASONS
 
 USERS = 50  # Number of users that get their own label value during the life of the process
 WEBHOOKS = ("mutate", "pods")
@@ -80,6 +81,7 @@ class ManagerMetrics:
         start_at_zero(closed, (CROWDED, SILENT))
         start_at_zero(self._reviews, WEBHOOKS, ("allowed",), (NONE,))
         start_at_zero(self._reviews, ("mutate",), ("denied",), DenialReason)
+        start_at_zero(self._reviews, WEBHOOKS, ("error",), ERROR_REASONS)
         start_at_zero(self._actions, set(_ACTIONS.values()) - {"completed"}, [NONE])
         start_at_zero(self._actions, ["completed"], (*lc.ENDS, NONE))
 

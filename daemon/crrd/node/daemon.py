@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -192,12 +193,20 @@ class NodeDaemon:
             await runtime.close()
 
     def _show(self, controller: NodeController, *watches: Reflector[Any] | PodWatches) -> None:
-        """Add the daemon's current state to the metrics."""
-        pods = controller.pods
+        """Add the daemon's current state to the metrics.
+
+        A watch of requests that has heard nothing yet shows when it began, so that an alert sees that it is silent.
+        """
+        pods, began = controller.pods, time.monotonic()
         state = NodeState(
             live=lambda: [(each.request, each.first_seen) for pod_record in pods for each in pod_record.live.values()],
             queue=controller.queue.state,
-            watches=lambda: [WatchState(one.plural, one.last_list_time, one.last_activity) for one in watches],
+            watches=lambda: [
+                WatchState(
+                    one.plural, one.last_list_time, one.last_activity or (began if isinstance(one, Reflector) else None)
+                )
+                for one in watches
+            ],
         )
         self._metrics.show(state)
 

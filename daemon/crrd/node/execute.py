@@ -184,6 +184,7 @@ class Executor:
         if not record.live:
             self._pods.sweep_due.set()
         if seconds is not None:
+            recorder.pod_restarted()
             log.info("second sandbox made", seconds=round(seconds, 3), **_log_fields(action))
         self._wake(action.request.pod_key)
 

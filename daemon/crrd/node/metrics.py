@@ -181,7 +181,14 @@ class RequestMetrics(RequestRecorder):
     def stop_ended(self, seconds: float) -> None:
         """See `RequestRecorder`."""
         self._observe("stop", seconds)
-        self._metrics.restarts.labels(self._metrics.namespace(self._request.namespace)).inc()
+        self._restarted(1)
+
+    def pod_restarted(self) -> None:
+        """See `RequestRecorder`."""
+        self._restarted(len(self._request.containers))
+
+    def _restarted(self, containers: int) -> None:
+        self._metrics.restarts.labels(self._metrics.namespace(self._request.namespace)).inc(containers)
 
     def successor_seen(self, container: str) -> None:
         """See `RequestRecorder`."""

@@ -26,7 +26,7 @@ from crrd.lib.health import Health, listen, split_address
 from crrd.lib.heartbeat import Heartbeat
 from crrd.lib.looptime import loop_time
 from crrd.manager.certificates.tls import ServingTls
-from crrd.manager.webhook.handler import OVERLOADED, AdmissionHandler, Answer, NodeCheck
+from crrd.manager.webhook.handler import LOOKUP_FAILED, LOOKUP_REFUSED, OVERLOADED, AdmissionHandler, Answer, NodeCheck
 from crrd.manager.webhook.review import CREATE, BadReviewError, Review, encode, read_review
 
 log = structlog.get_logger(__name__)
@@ -41,6 +41,7 @@ _ANSWER_MARGIN_SECONDS = 5.0  # Time by which an answer may exceed its limits be
 WEBHOOKS = {"/mutate-crr": "mutate", "/mutate-pod": "pods"}  # Paths, and their short names for metrics
 ALLOWED, DENIED, ERROR = "allowed", "denied", "error"
 BAD_CALL, INTERNAL = "bad_call", "internal"  # Reasons of errors, in addition to those of `handler`
+ERROR_REASONS = (BAD_CALL, INTERNAL, LOOKUP_REFUSED, LOOKUP_FAILED, OVERLOADED)
 
 ReviewObserver = Callable[[str, str, str, float], None]
 """Called for each answer with the webhook, the decision, the reason ("" if allowed) and the duration in seconds."""
