@@ -10,6 +10,7 @@ from crrd.core.api.reasons import Reason
 from crrd.core.api.types import FailurePolicy, Request, RequestedContainer, RequestPhase, StatePhase, Strategy
 from crrd.core.recreate.observation import Hook, HookKind, Instance
 from crrd.lib.errors import ApiUnavailableError, RuntimeUnavailableError
+from crrd.node.lookups import Lookup
 from tests.support.standins import MemoryNode
 from tests.support.worlds import pin, request
 
@@ -100,6 +101,13 @@ async def test_a_slow_answer_counts() -> None:
         node.images = {NEW}
         node.post(for_image())
         await node.until(lambda: node.status("r2").state("app").reason is Reason.IMAGE_PRESENT, 10)
+
+
+async def test_an_answer_may_come_any_moment_until_it_is_late() -> None:
+    lookup = Lookup(late_at=10.0)
+    assert [lookup.trouble(now) for now in (9.9, 10.0)] == ["", "it has not answered within 2s"]
+    lookup.error = "no such file"
+    assert lookup.trouble(9.9) == "no such file"
 
 
 async def test_an_answer_is_not_kept_for_later() -> None:

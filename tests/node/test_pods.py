@@ -97,6 +97,15 @@ async def test_a_changed_request_keeps_its_times() -> None:
     assert (first_seen(made), unready_seen(made)) == ({"r1": 1.0}, {"r1": 1.0})
 
 
+async def test_since_when_a_pod_is_known_is_not_moved_by_another_list() -> None:
+    times = iter((1.0, 2.0, 3.0, 4.0, 5.0))
+    made = Pods(lambda _: None, lambda: next(times))
+    made.pod_listed("default/web", None)
+    since = made.known_since("default/web")
+    made.pod_listed("default/web", pod())
+    assert made.known_since("default/web") == since
+
+
 async def test_the_same_version_wakes_nobody() -> None:
     made, woken = cache()
     made.requests.put(request())

@@ -136,6 +136,13 @@ EQUIVALENT: dict[str, str] = {
     "node/observe.py: Gt -> GtE: if loop_time() > answered + WAITED_SECONDS:": "one instant, which nobody hits",
     "node/pods.py: Lt -> LtE: if loop.time() < kept_until:": "one instant, which nobody hits",
     "node/pods.py: 0.0 -> 1.0: until = 0.0": "an instant soon after the machine has started",
+    "node/reconcile.py: 1.0 -> 2.0: ANSWER_SECONDS = 1.0": "nobody is promised a second of it",
+    "core/recreate/decide.py: 5.0 -> 6.0: WITHHELD_SECONDS = 5.0": "nobody is promised a second of it",
+    "core/rollout/plan.py: 0 -> 1: def plan_of(kind: Kind, now: datetime, *, confirmed: int=0, ":
+        "make_plan always says it",
+    "core/rollout/preview.py: 0 -> 1: min_ready: int = 0": "who makes a preview always says it",
+    "node/sweep.py: statement left out: self.heartbeat.within(delay + LATE_SECONDS, 'waiting for the":
+        "the sleep that it watches ends by itself",
     "node/reconcile.py: Add -> Sub: return None if at is None else max(at, loop_time() + ROUND_S":
         "whether a look that wants another one at once waits 10 ms: nobody is promised it",
     "node/execute.py: 12 -> 13: task = asyncio.create_task(run, name=f'{type(action).__name_": "a task's name",

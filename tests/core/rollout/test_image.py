@@ -26,6 +26,7 @@ from crrd.core.rollout.phases import End, RunPhase, Stage
 from crrd.core.rollout.plan import Plan, make_plan
 from crrd.core.rollout.preview import make_preview
 from crrd.core.rollout.requests import RunRequest, read_run_request
+from crrd.core.rollout.rows import Row
 from crrd.core.rollout.run import ANNOTATION_RUN, Amount, Run
 from crrd.core.rollout.state import Member, NodeDaemon, World
 from crrd.kubelet.restart_rules import RestartPolicy
@@ -893,6 +894,29 @@ def test_a_pod_of_another_revision_is_not_labelled() -> None:
     problem = adoption(found, *known, labels={"controller-revision-hash": "old"}).problem
     assert problem.startswith("the revision of pod web-0 differs from the new one in more than the image")
     assert adoption(found, revision("old", number=1)).wait.startswith("waiting until the controller")
+
+
+def test_a_pod_of_an_older_revision_with_the_same_rest_is_of_the_newest() -> None:
+    found = of_kind("DaemonSet", strategy="OnDelete", held="RollingUpdate")
+    known = (revision("new", NEW, number=2), revision("old", number=1))
+    made = adoption(found, *known, labels={"controller-revision-hash": "old"})
+    assert made.problem == ""
+    assert {"op": "replace", "path": "/metadata/labels/controller-revision-hash", "value": "new"} in [
+        each for write in made.writes for each in write.operations
+    ]
+
+
+def test_a_workload_that_has_labels_keeps_them() -> None:
+    held = of_kind("DaemonSet", OLD, strategy="OnDelete", has_labels=True)
+    (write,) = adoption(held, revision("old"), labels={"controller-revision-hash": "old"}).writes
+    added = [each["path"] for each in write.operations if each["op"] == "add"]
+    assert added == ["/metadata/labels/crr.apps.kruise.io~1adopting-run"]
+
+
+def test_a_request_that_is_just_being_created_may_exist() -> None:
+    facts = ImageRun.of(world(pods(OLD)), of_image())
+    assert facts.needs_step(Row("web-0", "uid-web-0", Stage.REQUESTED))
+    assert not facts.needs_step(Row("web-0", "uid-web-0", Stage.WAITING))
 
 
 @pytest.mark.parametrize("kind", ["StatefulSet", "DaemonSet"])

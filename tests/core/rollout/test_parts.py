@@ -156,6 +156,11 @@ def test_the_pause_counts_from_the_last_pod() -> None:
     assert chosen(planned(world_of(of, recreated(PODS[0])), of, confirmed=1)) == ["web-1", "web-2"], "resume --yes"
 
 
+def test_the_pause_counts_from_when_the_last_pod_was_ready() -> None:
+    of, late = stepped(step_pause=60), replace(recreated(PODS[0]), ready_since=NOW - timedelta(seconds=10))
+    assert planned(world_of(of, late), of).wake_at == NOW + timedelta(seconds=50)
+
+
 def test_without_a_time_a_user_allows_the_next_step() -> None:
     of = stepped(step_pause=None)
     found = planned(world_of(of, recreated(PODS[0])), of)
