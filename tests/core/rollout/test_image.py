@@ -16,7 +16,15 @@ from crrd.core.rollout.image.adoption import changed_by_others, next_adoption, t
 from crrd.core.rollout.image.controllers import Adoption
 from crrd.core.rollout.image.facts import ImageRun
 from crrd.core.rollout.image.names import image_ids, is_mutable
-from crrd.core.rollout.image.pull import RETRY_SECONDS, PullMemory, PullPod, PullState, pull_pod, read_pull_pod
+from crrd.core.rollout.image.pull import (
+    LABEL_PULL_POLICY,
+    RETRY_SECONDS,
+    PullMemory,
+    PullPod,
+    PullState,
+    pull_pod,
+    read_pull_pod,
+)
 from crrd.core.rollout.image.state import ImageState
 from crrd.core.rollout.image.steps import ImageSteps, never_adopted, patch_of
 from crrd.core.rollout.image.template import NO_TEMPLATE, Content, Revision, Template, read_content
@@ -490,6 +498,12 @@ def test_the_pull_pod_has_the_user_of_the_targets_pods(
     }
     context = pull_pod(of_image(), "node-a", NEW, like)["spec"]["securityContext"]
     assert context == {"runAsNonRoot": True, **user, "seccompProfile": {"type": "RuntimeDefault"}}
+
+
+def test_only_pull_pods_of_policies_are_the_managers_to_remove() -> None:
+    own, policys = of_image(), of_image(policy="web")
+    labels = [pull_pod(each, "node-a", NEW, {})["metadata"]["labels"] for each in (own, policys)]
+    assert [each.get(LABEL_PULL_POLICY) for each in labels] == [None, "web"]
 
 
 @pytest.mark.parametrize(
