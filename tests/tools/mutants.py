@@ -141,6 +141,7 @@ EQUIVALENT: dict[str, str] = {
     "core/rollout/plan.py: 0 -> 1: def plan_of(kind: Kind, now: datetime, *, confirmed: int=0, ":
         "make_plan always says it",
     "core/rollout/preview.py: 0 -> 1: min_ready: int = 0": "who makes a preview always says it",
+    "node/sweep.py: 1 -> 2: report('looking for second sandboxes failed', error=str(erro": "how a log is rounded",
     "node/sweep.py: statement left out: self.heartbeat.within(delay + LATE_SECONDS, 'waiting for the":
         "the sleep that it watches ends by itself",
     "node/reconcile.py: Add -> Sub: return None if at is None else max(at, loop_time() + ROUND_S":

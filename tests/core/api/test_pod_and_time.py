@@ -135,3 +135,11 @@ def test_instants_are_written_as_kubernetes_does() -> None:
     assert moment == datetime(2026, 1, 1, 0, 0, 59, 500_000, tzinfo=UTC)
     assert rfc3339(moment) == "2026-01-01T00:00:59Z"
     assert after("9999-12-31T23:59:59Z", 1) is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "shared"),
+    [({"hostPID": True}, True), ({"shareProcessNamespace": True}, True), ({"hostPID": False}, False), ({}, False)],
+)
+def test_whether_containers_see_each_others_processes(spec: dict[str, Any], shared: bool) -> None:
+    assert parse_pod({"spec": spec}).shares_pids is shared

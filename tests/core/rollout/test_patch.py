@@ -561,6 +561,8 @@ def test_the_pod_of_a_run_that_is_replaced_waits() -> None:
 def test_the_version_of_kubelet_matters_for_native_sidecars() -> None:
     side = member("web-0", replace(RUNS, kind=ContainerKind.SIDECAR)).pod
     assert [kubelet_matters(side, for_image=spelled) for spelled in (True, False)] == [True, False]
+    both = replace(side, containers={**side.containers, "log": replace(RUNS, name="log")})
+    assert kubelet_matters(both, for_image=True)
     own = member("web-0", replace(RUNS, own_restart_policy=RestartPolicy.NEVER)).pod
     assert kubelet_matters(own, for_image=False)
 

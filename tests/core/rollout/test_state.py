@@ -235,6 +235,14 @@ def test_how_far_a_roll_out_is(obj: dict[str, Any], rolling: str) -> None:
         (workload("DaemonSet", {}, {"desiredNumberScheduled": 4, "updatedNumberScheduled": 3}), 1),
         (workload("DaemonSet", {}, {"desiredNumberScheduled": 4, "updatedNumberScheduled": 4}), 0),
         (workload("DaemonSet", {}, {"desiredNumberScheduled": 4, "updatedNumberScheduled": 3}, generation=2), 0),
+        (
+            workload(
+                "DaemonSet",
+                {"updateStrategy": {"type": "OnDelete"}},
+                {"desiredNumberScheduled": 4, "updatedNumberScheduled": 3},
+            ),
+            0,
+        ),
         (workload("StatefulSet", {"replicas": 3}, {"updatedReplicas": 2}), 0),
     ],
 )
