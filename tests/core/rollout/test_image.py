@@ -627,6 +627,9 @@ def test_a_template_apart_from_one_image() -> None:
     assert read_content(plain, "app") == replace(read_content(other, "app"), image=OLD, images=(("app", OLD),))
     assert read_content(plain, "app") == read_content(hashed, "app")
     assert read_content(plain, "mesh").path == "/initContainers/0"
+    newer = {**plain, "spec": {**spec, "initContainers": [{"name": "mesh", "image": "m:2"}]}}
+    assert read_content(plain, "app").shape != read_content(newer, "app").shape, "kubelet runs it only with a new pod"
+    assert read_content(plain, "mesh").shape == read_content(newer, "mesh").shape
     none = read_content(plain, "none")
     assert (none.image, none.path) == ("", "")
     assert read_content(plain, "mesh").rest != read_content(plain, "app").rest

@@ -78,7 +78,7 @@ def test_a_run_that_has_only_pull_pods() -> None:
     assert (status.word, status.phase, status.pulls, status.end) == ("unknown", RunPhase.PULLING, 2, None)
     assert (status.run.started, status.active_at, status.idle) == (rfc3339(times[1]), times[0], 40)
     assert status.waits == "the pull of an image; if no process carries it out, delete its pull pods: ABORT"
-    assert (status.done, status.total, status.blocked) == (0, 0, False)
+    assert (status.done, status.total, status.blocked, status.between_turns) == (0, 0, False, False)
 
 
 def test_the_phase_is_the_one_that_was_recorded_or_over() -> None:
