@@ -14,10 +14,18 @@ from tests.support.containerd import Containerd, missing
 from tests.support.daemons import NodeDaemon
 from tests.support.virtual_time import VirtualLoop
 
-if "PYTEST_XDIST_WORKER" in os.environ:
-    # Coverage is measured in the suite's own processes and in those of `tests.support.warm`. Measuring the daemons that
-    # they start takes a third as long as the daemons' own work, and says nothing new.
-    os.environ.pop("COVERAGE_PROCESS_CONFIG", None)
+
+def _leave_daemons_unmeasured() -> None:
+    """Measure coverage in the suite's own processes and in those of `tests.support.warm` alone.
+
+    Measuring the daemons that they start takes a third as long as the daemons' own work, and says nothing new. Each
+    start of coverage sets the variable again, and processes of `tests.support.warm` would be measured twice.
+    """
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        os.environ.pop("COVERAGE_PROCESS_CONFIG", None)
+
+
+_leave_daemons_unmeasured()
 
 # CI takes the same examples each time, so that a find by chance does not turn a change red that has not caused it.
 settings.register_profile("busy", suppress_health_check=[HealthCheck.too_slow], deadline=None)
@@ -43,6 +51,7 @@ def unmeasured() -> Iterator[None]:
     yield
     if coverage:
         coverage.start()
+        _leave_daemons_unmeasured()
 
 
 def pytest_xdist_auto_num_workers() -> int:
