@@ -146,6 +146,8 @@ def test_a_pod_that_was_created_meanwhile_takes_none() -> None:
 def test_the_pause_counts_from_the_last_pod() -> None:
     of = stepped(step_pause=60)
     found = planned(world_of(of, recreated(PODS[0])), of)
+    assert found.part.waits_for_user, "resume --yes begins the next step at once"
+    assert not planned(World(PODS), of).part.waits_for_user
     assert (found.part.state, found.phase, found.end, chosen(found)) == (PartState.PAUSING, RunPhase.PAUSED, None, [])
     assert found.wake_at == NOW + timedelta(seconds=30)
     at = rfc3339(NOW + timedelta(seconds=30))

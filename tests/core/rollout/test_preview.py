@@ -157,6 +157,10 @@ def test_it_says_after_which_batch_somebody_is_asked() -> None:
     assert make_preview(World(members(4)), run(), NOW).parts == ()
 
 
+def test_it_says_after_which_batches_a_step_is_over() -> None:
+    assert make_preview(World(members(4)), run(steps=(1, 2), step_pause=0), NOW).parts == (1, 2)
+
+
 def test_the_rest_of_one_that_has_begun() -> None:
     one, two, three, four = members(4)
     of = run()
