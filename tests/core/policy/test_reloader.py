@@ -270,7 +270,7 @@ def test_a_class_of_the_csi_driver_is_noted_once() -> None:
     ],
 )
 def test_expressions_are_those_of_go(pattern: str, ignored: list[str] | None) -> None:
-    """The first ones as Go 1.26's regexp matches them. What only Go can read excludes nothing, and is said."""
+    """Reloader reads them with the package regexp of Go. If only Go can read one, all ConfigMaps count, with a note."""
     found = advised(workload({f"configmap.{HOST}/reload": pattern}, "cm-app", "cm-web-config"))
     assert change_of(found) == ({"ignore": ignored} if ignored else {})
     unsure = f"only Go can read the expression {pattern!r}, so all ConfigMaps count. Check ignore"
