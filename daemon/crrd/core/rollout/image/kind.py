@@ -70,7 +70,7 @@ class NewImage(Kind):
         self, rows: Iterable[Row], now: datetime, exceeds: Callable[[Member], bool], *, held: bool
     ) -> Collection[str]:
         """See Kind."""
-        return pods_over_budget(self.facts, rows, now, exceeds, held=held)
+        return pods_over_budget(rows, now, exceeds, held=held)
 
     def prepare(self, rows: tuple[Row, ...], choice: Choice, now: datetime) -> Prepared:
         """See Kind. Pods start once their node has the image."""

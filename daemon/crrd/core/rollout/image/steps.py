@@ -103,7 +103,7 @@ def failed_and_open(rows: Iterable[Row]) -> tuple[Row, ...]:
 
 
 def pods_over_budget(
-    facts: ImageRun, rows: Iterable[Row], now: datetime, exceeds: Callable[[Member], bool], *, held: bool
+    rows: Iterable[Row], now: datetime, exceeds: Callable[[Member], bool], *, held: bool
 ) -> Collection[str]:
     """Return the pods (UID) that serve, and for which the budgets are used up by now: see `Kind.over_budget`.
 
@@ -111,13 +111,12 @@ def pods_over_budget(
     """
     over_budget = set()
     for row in rows:
-        if row.member is None or row.request is None or not (row.stage.under_way and row.member.ready):
+        member, created = row.member, row.request.created_at if row.request is not None else None
+        if member is None or created is None or not (row.stage.under_way and member.ready):
             continue
-        created, since = row.request.created_at, row.member.ready_since
-        if created is None or not is_present(facts, row):
-            continue
+        since = member.ready_since
         is_old, became_ready = created <= now - BUDGETS_VALID, since is not None and since >= created  # whole seconds
-        if (is_old and (held or exceeds(row.member))) or (not is_old and became_ready and exceeds(row.member)):
+        if (is_old and (held or exceeds(member))) or (not is_old and became_ready and exceeds(member)):
             over_budget.add(row.uid)
     return over_budget
 
