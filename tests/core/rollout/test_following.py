@@ -85,6 +85,11 @@ def test_images_that_are_no_difference() -> None:
     assert images(template(), record("old", NEW, replicas=2), pods=late) == ((("proxy", NEW),), "")
 
 
+def test_one_pod_of_an_older_revision_is_behind() -> None:
+    mixed = (pod(NEW, "new"), pod(NEW, "old", 1))
+    assert images(template("StatefulSet"), record("old"), NEWEST, pods=mixed) == ((("proxy", NEW),), "")
+
+
 def test_a_set_whose_labels_wait_for_another_container_asks_for_that_one_alone() -> None:
     """The label follows when a pod has all images. Until then, nothing is to be done for a container that all have."""
     found, records = template("StatefulSet", app="app:2"), (record("old"), record("new", NEW, "app:2", number=2))
@@ -218,6 +223,9 @@ def test_the_labels_follow_the_highest_ordinal_first(kind: str) -> None:
     seen = "waiting until the controller of deployment.apps/web has seen the labels of its pods"
     assert after(template(kind), *records, pods=labelled).wait.why == seen
     assert after(template(kind, updated=2), *records, pods=labelled).end is End.DONE
+    mirrored = tuple(pod(NEW, "old", number, "mirror/app:1") for number in range(2))
+    found = writes(after(template(kind), *records, pods=mirrored))
+    assert found == [("web-1", "new"), ("web-0", "new")], "a webhook has changed the image of another container"
 
 
 def test_one_of_two_containers_leaves_the_labels_until_the_other_one_follows() -> None:
@@ -234,6 +242,8 @@ def test_one_of_two_containers_in_a_replicaset() -> None:
     found = template(app="app:2")
     of = of_run(template=found.content.rest)
     assert writes(after(found, ACTIVE, pods=BOTH, of=of)) == [("old", NEW)]
+    before = record("before", NEW, "app:2")
+    assert writes(after(found, ACTIVE, before, pods=BOTH, of=of)) == [("old", NEW)], "it is no second one yet"
     assert after(found, replace(ACTIVE, content=template().content), pods=BOTH, of=of).end is End.DONE
 
 
@@ -246,6 +256,10 @@ def test_a_run_back_lets_the_records_follow_the_pods() -> None:
     assert after(template(), ACTIVE, pods=old, of=of).end is End.DONE
     kind = template("StatefulSet")
     assert writes(after(kind, record("old"), NEWEST, pods=old, of=of)) == [("web-1", "old"), ("web-0", "old")]
+    still = "2 of 2 pods have proxy:1; the template still has proxy:2: set the image in its source, too, before the"
+    assert kind_of(world(template(), ACTIVE, pods=old), of).report() == f"{still} workload is released"
+    followed = kind_of(world(template(), ACTIVE, pods=BOTH), of_run())
+    assert followed.report() == "2 of 2 pods have proxy:2; so has the template"
     lost = after(kind, NEWEST, pods=old, of=of)
     assert (lost.end, lost.message) == (
         End.FAILED,
@@ -318,6 +332,8 @@ def test_a_preview_says_what_is_written_after_the_pods() -> None:
         f"the pods get the label {LABEL} of the revision with {NEW}; deployment.apps/web itself is not changed",
     )
     assert kind_of(world(template(), pods=old), run()).planned_writes() == ()
+    assert kind_of(world(template(), ACTIVE, pods=old), of_run(mode=TemplateMode.ADOPT)).planned_writes() == ()
+    assert kind_of(World(old, extra=ImageState()), of_run()).planned_writes() == (), "the template is not known"
 
 
 def test_what_is_not_known_yet_is_waited_for() -> None:
@@ -349,7 +365,11 @@ def test_pods_that_end_get_no_label() -> None:
 def test_only_the_writes_of_a_replicaset_can_be_tried_first() -> None:
     of = of_run()
     assert [each.name for each in trial_writes(ImageRun.of(world(template(), ACTIVE, pods=BOTH), of))] == ["old"]
-    for found in (world(template("DaemonSet"), pods=BOTH), World(BOTH, extra=ImageState((), template())), World(BOTH)):
+    for found in (
+        world(template("DaemonSet"), record("old"), NEWEST, pods=BOTH),
+        World(BOTH, extra=ImageState((), template())),
+        World(BOTH),
+    ):
         assert trial_writes(ImageRun.of(found, of)) == ()
     assert trial_writes(ImageRun.of(world(template(), ACTIVE, pods=BOTH), of_run(mode=TemplateMode.ADOPT))) == ()
 

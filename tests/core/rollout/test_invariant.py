@@ -45,6 +45,7 @@ def of_web(plural: str, *operations: Any) -> Write:
 
 SET_IMAGE = jsonpatch.replace(IMAGE, NEW)
 PAUSE, RESUME = jsonpatch.add(PAUSED, value=True), jsonpatch.remove(PAUSED)
+UNLABEL = jsonpatch.remove("/metadata/labels/crr.apps.kruise.io~1adopting-run")
 
 
 @pytest.mark.parametrize(
@@ -74,6 +75,11 @@ PAUSE, RESUME = jsonpatch.add(PAUSED, value=True), jsonpatch.remove(PAUSED)
         ),
         (facts("Deployment", record("old", replicas=2)), patch("replicasets", "uid-old", SET_IMAGE), "is not paused"),
         (facts("Deployment", record("old", replicas=2), image=NEW), patch("replicasets", "uid-old", SET_IMAGE), ""),
+        (
+            facts("Deployment", record("old", replicas=2), image=NEW, paused=True),
+            of_web("deployments", RESUME, UNLABEL),
+            "ReplicaSet old has another template",
+        ),
         (facts("Deployment"), patch("replicasets", "uid-old", SET_IMAGE), "ReplicaSet old is not known"),
         (facts("Deployment", record("old", replicas=2)), Write("replicasets", "old", "uid-old"), "has pods"),
         (facts("Deployment", record("old")), Write("replicasets", "old", "uid-old"), ""),
@@ -100,6 +106,7 @@ FIRST, SECOND = record("old"), record("new", NEW, 2)
         ),
         (facts("StatefulSet", FIRST, partition=0), of_web("statefulsets", SET_IMAGE), "pod web-0 does not have"),
         (facts("StatefulSet", FIRST, partition=1), of_web("statefulsets", SET_IMAGE), "pod web-1 does not have"),
+        (facts("StatefulSet", FIRST), of_web("statefulsets", SET_IMAGE), "pod web-0 does not have"),
         (
             facts("StatefulSet", SECOND, FIRST, image=NEW, partition=HOLDING_PARTITION),
             of_web("statefulsets", FREE),
@@ -131,6 +138,7 @@ FIRST, SECOND = record("old"), record("new", NEW, 2)
             for partition, pod, labels, label, why in (
                 (0, 1, "old", "new", ""),
                 (0, 1, "new", "old", "pod web-1 would not have the newest revision"),
+                (0, 0, "new", "old", "pod web-0 would not have the newest revision"),
                 (0, 1, "oldest", "old", ""),  # the controller replaces it anyway, if it replaces any
                 (1, 0, "new", "old", ""),
                 (1, 1, "new", "old", "pod web-1 would not have the newest revision"),
@@ -151,10 +159,18 @@ FIRST, SECOND = record("old"), record("new", NEW, 2)
             )
             for observed in (True, False)
         ),
+        *(
+            (
+                facts("DaemonSet", SECOND, FIRST, labels="new", strategy=strategy),
+                patch("pods", "uid-web-0", jsonpatch.replace(LABEL, "old")),
+                why,
+            )
+            for strategy, why in ((ON_DELETE, ""), ("RollingUpdate", "pod web-0 would not have the newest revision"))
+        ),
         (
-            facts("DaemonSet", SECOND, FIRST, strategy=ON_DELETE),
+            facts("DaemonSet", strategy="RollingUpdate"),
             patch("pods", "uid-web-0", jsonpatch.replace(LABEL, "old")),
-            "",
+            "pod web-0 would not have the newest revision",
         ),
     ],
 )
@@ -166,7 +182,7 @@ def test_a_set(there: ImageRun, write: Write, why: str) -> None:
 @pytest.mark.parametrize("kind", ["Deployment", "StatefulSet", "DaemonSet"])
 def test_a_write_that_takes_only_labels_away_is_allowed(kind: str) -> None:
     """The user has released the workload, and its rollout may be in progress, or its revisions are not read."""
-    labels = of_web(f"{kind.lower()}s", jsonpatch.remove("/metadata/labels/crr.apps.kruise.io~1adopting-run"))
+    labels = of_web(f"{kind.lower()}s", UNLABEL)
     for there in (facts(kind, record("old", replicas=2), image=NEW), facts(kind, image=NEW)):
         assert replaces_pods(there, labels) == ""
 
@@ -179,3 +195,6 @@ def test_a_write_that_would_replace_pods_is_not_sent(monkeypatch: pytest.MonkeyP
     assert found.end is End.FAILED
     assert "a controller would replace pods after it: ReplicaSet old has another template; report" in found.message
     assert found.message.endswith("kubectl rollout resume deployment.apps/web -n default")
+    free = facts("Deployment", record("old", replicas=2))
+    monkeypatch.setattr(image_kind, "next_adoption", lambda _: Adoption((of_web("deployments", SET_IMAGE),)))
+    assert planned(replace(free.world, workload=workload(2)), OF).message.endswith("; report this"), "it is not held"
