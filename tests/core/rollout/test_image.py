@@ -18,7 +18,6 @@ from crrd.core.rollout.image.facts import ImageRun
 from crrd.core.rollout.image.names import image_ids, is_mutable
 from crrd.core.rollout.image.pull import (
     LABEL_PULL_POLICY,
-    RETRY_SECONDS,
     PullMemory,
     PullPod,
     PullState,
@@ -27,7 +26,15 @@ from crrd.core.rollout.image.pull import (
 )
 from crrd.core.rollout.image.state import ImageState
 from crrd.core.rollout.image.steps import ImageSteps, never_adopted, patch_of
-from crrd.core.rollout.image.template import NO_TEMPLATE, Content, Revision, Template, read_content
+from crrd.core.rollout.image.template import (
+    NO_TEMPLATE,
+    Content,
+    Revision,
+    Template,
+    read_content,
+    read_revision,
+    read_template,
+)
 from crrd.core.rollout.kinds import kind_of
 from crrd.core.rollout.overview import run_status
 from crrd.core.rollout.phases import End, RunPhase, Stage
@@ -113,9 +120,9 @@ def test_the_image_is_pulled_before_a_pod_gets_its_request() -> None:
     assert (image_steps(first).pull, chosen(first)) == (("node-a",), [])
     assert first.wait.why == "kubelet pulls app:2 on node node-a"
     waiting = planned(world(two, pulls=(pull(PullState.RETRYING, "ErrImagePull: no route"),)), of_image())
-    assert (image_steps(waiting), waiting.wait.why) == (
+    assert (image_steps(waiting), waiting.wait.with_command) == (
         ImageSteps(),
-        "kubelet pulls app:2 on node node-a: ErrImagePull: no route",
+        "kubelet pulls app:2 on node node-a: ErrImagePull: no route (kubectl describe pod pull-node-a -n default)",
     )
     pulled = planned(world(two, pulls=(pull(PullState.PULLED),)), of_image())
     assert (chosen(pulled), image_steps(pulled)) == (["web-0"], ImageSteps())
@@ -125,8 +132,11 @@ def test_the_image_is_pulled_before_a_pod_gets_its_request() -> None:
 
 def test_a_pull_that_fails_fails_the_pods_of_its_node() -> None:
     memory, again = PullMemory(), pull(PullState.RETRYING, "ErrImagePull: not found")
+    for now in (0.0, 100.0):
+        assert memory.seen(pull(PullState.PULLING), now) == pull(PullState.PULLING)
     assert memory.seen(again, 100.0) == again, "from the first failure, however long the pull took until then"
-    late = memory.seen(again, 100.0 + RETRY_SECONDS)
+    assert memory.seen(again, 129.0) == again
+    late = memory.seen(again, 130.0)
     assert planned(world(pods(OLD), pulls=(again,)), of_image()).end is None
     hangs = pull(PullState.PULLING, created=NOW - timedelta(seconds=600))
     sentence = "kubelet cannot pull app:2 on node node-a, and no container was stopped there: not pulled within 600s"
@@ -136,7 +146,7 @@ def test_a_pull_that_fails_fails_the_pods_of_its_node() -> None:
         plan = planned(world(pods(OLD), pulls=(found,)), of_image())
         assert (plan.end, image_steps(plan).drop) == (End.FAILED, ())
         sentence = f"kubelet cannot pull app:2 on node node-a, and no container was stopped there: {found.message}"
-        assert why(plan) == {"web-0": sentence}
+        assert plan.rows[0].wait.with_command == sentence, "no command for the pod, which runs as before"
 
 
 def test_what_was_pulled_stays_pulled() -> None:
@@ -149,8 +159,10 @@ def test_what_was_pulled_stays_pulled() -> None:
 
 def test_pull_pods_are_deleted_where_no_pod_needs_them() -> None:
     of, both = of_image(), (pull(PullState.PULLED), pull(PullState.PULLED, node="node-b"))
-    plan = planned(world(pods(OLD), pulls=both), of)
-    assert [each.node for each in image_steps(plan).drop] == ["node-b"]
+    never = member("web-1", container(image=OLD, restart_policy=RestartPolicy.NEVER), node="node-b")
+    for there in (pods(OLD), (*pods(OLD), never)):
+        plan = planned(world(there, pulls=both), of)
+        assert [each.node for each in image_steps(plan).drop] == ["node-b"]
 
 
 def test_a_pull_pod_stays_until_its_image_is_used() -> None:
@@ -162,7 +174,8 @@ def test_a_pull_pod_stays_until_its_image_is_used() -> None:
 
 def test_a_pod_gets_the_image_when_its_node_says_so() -> None:
     of, (pod,) = of_image(pulls=False), pods(OLD)
-    assert image_steps(planned(world((pod,), asked(of, pod, RequestPhase.RECREATING)), of)).patch == ()
+    early = planned(world((pod,), asked(of, pod, RequestPhase.RECREATING)), of)
+    assert (image_steps(early).patch, why(early)) == ((), {"web-0": ""})
     plan = planned(world((pod,), present(of, pod)), of)
     assert ([row.pod for row in image_steps(plan).patch], why(plan)) == (
         ["web-0"],
@@ -283,7 +296,8 @@ def test_a_pod_that_never_gets_the_image_rules_out_an_adoption() -> None:
 def test_an_image_of_somebody_else_is_not_replaced() -> None:
     of, (pod,) = of_image(adopt=True, pulls=False), pods(OTHER)
     plan = planned(world((pod,), present(of, pod)), of)
-    assert (plan.end, why(plan)) == (End.FAILED, {"web-0": "container app was given the image app:3 meanwhile"})
+    foreign = "container app was given the image app:3 meanwhile (kubectl describe pod web-0 -n default)"
+    assert (plan.end, plan.rows[0].wait.with_command) == (End.FAILED, foreign)
     assert [row.pod for row in image_steps(plan).stop] == ["web-0"]
     again = planned(world((pod,), stopped(present(of, pod))), of)
     assert (again.end, image_steps(again).stop) == (End.FAILED, ()), "the manager is about to end the request"
@@ -291,7 +305,7 @@ def test_an_image_of_somebody_else_is_not_replaced() -> None:
     assert why(ended) == {"web-0": "container app was given the image app:3 meanwhile"}
     done = succeeded(of, pod)
     after = recreated(pod)
-    assert stages(planned(world((after,), done), of)) == {"web-0": "failed"}
+    assert planned(world((after,), done), of).rows[0].wait.with_command == foreign, "not its image from before"
     came = planned(world((pod,)), of_image(pulls=False))
     assert stages(came) == {"web-0": "failed"}, "also if the template is kept: it may have been rolled out since"
 
@@ -307,6 +321,7 @@ def test_a_run_knows_which_pods_it_must_not_leave() -> None:
 
     assert left(known) == ["web-0", "web-1"], "the third pod has the image, so its request goes on"
     assert left(world((first, second), stopped(made[0]), made[1])) == ["web-1"]
+    assert kind_of(known, of).leaves_objects, "a run that stops ends their requests"
 
 
 def test_a_run_that_stopped_before_its_only_pod_had_the_image_continues_with_another_request() -> None:
@@ -396,6 +411,11 @@ def test_a_deployment_that_somebody_has_resumed_is_released() -> None:
     assert write.operations[1:] == (label,)
 
 
+def test_a_deployment_that_somebody_has_resumed_with_its_old_image_is_held_again() -> None:
+    before = revision("a", replicas=1)
+    assert adoption(template(left_by="run"), before) == adoption(template(), before)
+
+
 def test_how_to_release_other_kinds() -> None:
     held = template(kind="StatefulSet", held="0")
     back = "to roll it out with new pods, set its spec.updateStrategy"
@@ -409,6 +429,10 @@ def test_how_to_release_other_kinds() -> None:
 def test_what_is_told_at_the_end() -> None:
     of = of_image(pulls=False)
     assert kind_of(world(pods(NEW)), run()).report() == ""
+    changed = tuple(replace(each, image_changes={"app": NOW}) for each in pods(NEW))
+    assert kind_of(world(changed), of).report() == "1 of 1 pods have app:2", (
+        "kubelet replaces what is no init container"
+    )
     known = world((*pods(NEW), *pods(OLD)), template=template())
     assert (
         kind_of(known, of).report() == "1 of 2 pods have app:2; the template still has app:1, so a new pod gets app:1"
@@ -633,6 +657,27 @@ def test_a_template_apart_from_one_image() -> None:
     none = read_content(plain, "none")
     assert (none.image, none.path) == ("", "")
     assert read_content(plain, "mesh").rest != read_content(plain, "app").rest
+    logs = ({**spec, "containers": [*spec["containers"], {"name": "log", "image": image}]} for image in ("l:1", "l:2"))
+    first, second = (read_content({**plain, "spec": each}, "app") for each in logs)
+    assert (first.rest != second.rest, first.shape) == (True, second.shape)
+
+
+@pytest.mark.parametrize(
+    ("owner", "label"), [({"kind": "StatefulSet"}, "web-1"), ({"kind": "DaemonSet"}, "1"), (None, "1")]
+)
+def test_the_number_of_a_revision_and_the_label_of_its_pods(owner: dict[str, Any] | None, label: str) -> None:
+    owners = [{**owner, "uid": "uid-of-web", "name": "web", "controller": True}] if owner is not None else []
+    meta = {"name": "web-1", "labels": {"controller-revision-hash": "1"}, "ownerReferences": owners}
+    found = read_revision({"metadata": meta, "revision": 2}, "app")
+    assert (found.owner, found.number, found.label) == ("uid-of-web" if owners else "", 2, label)
+    counted = {"annotations": {"deployment.kubernetes.io/revision": "12"}, **meta}
+    assert read_revision({"metadata": counted}, "app").number == 12, "a ReplicaSet"
+
+
+def test_the_partition_of_a_statefulset_and_whether_it_has_a_place_for_one() -> None:
+    for rolling, partition in (({}, None), ({"rollingUpdate": {}}, 0), ({"rollingUpdate": {"partition": 3}}, 3)):
+        shape = {"kind": "StatefulSet", "spec": {"updateStrategy": {"type": "RollingUpdate", **rolling}}}
+        assert read_template(shape, "app").partition == partition
 
 
 def test_stages_of_a_pod_without_the_container() -> None:
@@ -708,7 +753,12 @@ def test_an_adoption_is_done_when_the_controller_has_seen_the_release() -> None:
     released = template(NEW, observed=False, replicas=1, updated=1)
     wait = "waiting until the controller has seen the release of deployment.apps/web"
     assert adoption(released) == Adoption(wait=wait, phase=RunPhase.RELEASING)
-    assert adoption(replace(released, observed=True)) == Adoption(done=True, phase=RunPhase.RELEASING)
+    seen = replace(released, observed=True)
+    assert adoption(seen) == Adoption(done=True, phase=RunPhase.RELEASING)
+    known, of = world(pods(NEW), template=seen, revisions=()), of_image(adopt=True)
+    rolling = replace(known, workload=workload(1, rolling="0 of 1 pods are updated"))
+    assert next_adoption(ImageRun.of(rolling, of)).wait == "0 of 1 pods are updated"
+    assert next_adoption(ImageRun.of(replace(known, workload=None), of)).done
 
 
 @pytest.mark.parametrize(
@@ -886,6 +936,11 @@ def test_a_set_with_pods_of_several_revisions_is_not_held() -> None:
     known = world((first, second), template=found, revisions=(revision("new", number=2), old))
     problem = next_adoption(ImageRun.of(known, of_image(adopt=True))).problem
     assert problem.endswith("because pods web-0 and web-1 have revisions that differ in more than the image")
+    third = replace(second, pod=replace(second.pod, name="web-2"), labels={"controller-revision-hash": "third"})
+    three = replace(known, members=(third, second, first))
+    others = replace(three, extra=ImageState((), found, (revision("new"), old, revision("third", rest="third"))))
+    problem = next_adoption(ImageRun.of(others, of_image(adopt=True))).problem
+    assert "because pods web-0 and web-1 have revisions" in problem, "two of them are enough"
     outdated = world((first, second), template=found, revisions=(old,))
     assert next_adoption(ImageRun.of(outdated, of_image(adopt=True))).wait == "reading the revision of pod web-1"
 
@@ -910,7 +965,18 @@ def test_a_pod_of_another_revision_is_not_labelled() -> None:
     known = (revision("new", NEW, number=2), revision("old", rest="other", number=1))
     problem = adoption(found, *known, labels={"controller-revision-hash": "old"}).problem
     assert problem.startswith("the revision of pod web-0 differs from the new one in more than the image")
-    assert adoption(found, revision("old", number=1)).wait.startswith("waiting until the controller")
+    for unseen in (revision("old", number=1), revision("new", NEW, label="")):
+        assert adoption(found, unseen).wait.startswith("waiting until the controller")
+    early = adoption(replace(found, observed=False), revision("new", NEW), labels={"controller-revision-hash": "new"})
+    assert early.wait.startswith("waiting until the controller"), "the revision may be one from before"
+
+
+def test_the_newest_revision_of_a_statefulset_is_the_one_in_its_status() -> None:
+    """The controller takes a revision from before again, and gives it another number, which may not be known yet."""
+    found = of_kind("StatefulSet", held="0", partition=1_000_000_000, update_revision="first")
+    known = revision("second", number=2), revision("first", NEW, number=1)
+    (write,) = adoption(found, *known, labels={"controller-revision-hash": "second"}).writes
+    assert write.operations[-1]["value"] == "first"
 
 
 def test_a_pod_of_an_older_revision_with_the_same_rest_is_of_the_newest() -> None:

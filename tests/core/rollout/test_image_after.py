@@ -47,11 +47,20 @@ def test_a_container_that_ends_again_with_the_image_has_failed(changes: dict[str
     [
         {},
         {"restart_count": 4},  # It crashed while it had the old image, and until it was replaced
+        {"running": False},  # It ends for the first time
     ],
 )
 def test_what_was_before_the_success_does_not_count(changes: dict[str, Any]) -> None:
     plan = after(**changes)
     assert (stages(plan)["web-0"], [row.pod for row in plan.create]) == ("done", ["web-1"])
+
+
+def test_a_pod_that_has_ended_again_and_is_not_ready_fails_again_although_it_is_retried() -> None:
+    """It has the image, so it gets no other request."""
+    first = member("web-0", container(image=NEW, **NEXT | {"restart_count": 2, "started_at": LATER}), ready=False)
+    request = succeeded(OF, first, completion_time=COMPLETED)
+    known = World((first,), (request,), workload(1), extra=ImageState(container="app"))
+    assert stages(planned(replace(known, retried=frozenset({request.request.uid})), OF)) == {"web-0": "failed"}
 
 
 def test_a_pod_that_gets_its_old_image_back_has_failed() -> None:
@@ -68,6 +77,7 @@ def test_a_pod_that_gets_its_old_image_back_has_failed() -> None:
         ({"restart_count": 1}, "done"),  # An instance of the image from before may have run before it got this one
         ({"restart_count": 1, "running": False}, "failed"),
         ({"restart_count": 1, "started_at": LATER}, "failed"),
+        ({"restart_count": 0, "running": False}, "done"),  # It ends for the first time
         ({"restart_count": 0, "running": False, "container_id": ""}, "done"),  # It is older than the request's end
         ({"restart_count": 0, "image": OLD}, "done"),
         ({"restart_count": 0, "image": OLD, "running": False}, "failed"),
@@ -96,3 +106,5 @@ def test_without_a_readiness_probe_a_pod_is_not_done_at_once() -> None:
     assert least(readiness_probe=True) is None
     assert least(of_workload=5) is None
     assert least(replace(OF, options=replace(OF.options, min_ready=0))) == 0
+    going = World((member("web-0", deleting=True),), workload=workload(1))
+    assert ImageRun.of(going, OF).with_min_ready().options.min_ready == UNPROBED_SECONDS, "the next pod is like it"

@@ -16,7 +16,7 @@ from crrd.core.rollout.image.facts import ImageRun
 from crrd.core.rollout.image.pull import PullPod, PullState
 from crrd.core.rollout.image.template import Content, Template, read_template
 from crrd.core.rollout.kinds import kind_of
-from crrd.core.rollout.phases import End
+from crrd.core.rollout.phases import End, RunPhase
 from crrd.core.rollout.plan import Plan, make_plan
 from crrd.core.rollout.preview import make_preview
 from crrd.core.rollout.requests import RunRequest
@@ -85,7 +85,11 @@ def test_a_pull_with_other_credentials_does_not_stand_for_a_pod() -> None:
     ):
         plan = planned(known, of)
         assert (plan.end, chosen(plan), patched(plan)) == (End.FAILED, [], [])
-        assert "has pulled app:2 with other imagePullSecrets than this pod has" in why(plan)["web-0"]
+        assert why(plan)["web-0"].startswith("pod pull-node-a has pulled app:2 with other imagePullSecrets than this")
+    going = pull(state=PullState.PULLING, source=SECRETS), pull(source=SECRETS, deleting=True)
+    assert [planned(world((before,), pulls=(each,)), of).end for each in going] == [None, None], (
+        "only what it has pulled, and still holds, counts"
+    )
     assert chosen(planned(world((replace(pod, pull_source=SECRETS),), pulls=(pull(source=SECRETS),)), of)) == ["web-0"]
     asks = pods(OLD, pulls_image=True)
     assert "with other imagePullPolicy" in why(planned(world(asks, pulls=(pull(),)), of))["web-0"]
@@ -103,6 +107,22 @@ def test_credentials_that_changed_after_a_pod_got_its_image_do_not_count() -> No
         (world((given,), pulls=pulls), "skipped"),
     ):
         assert stages(planned(state, of)) == {"web-0": stage}
+
+
+def test_a_run_that_pulls_nothing_does_not_look_at_pull_pods() -> None:
+    """The same run may have begun with them, and a preview leaves them out."""
+    of, (pod,) = of_image(pulls=False), pods(OLD)
+    for left in (pull(state=PullState.FAILED, message="401"), pull(source=SECRETS)):
+        assert chosen(planned(world((pod,), pulls=(left,)), of)) == ["web-0"]
+    assert image_steps(planned(world((pod,)), of)).pull == ()
+
+
+def test_while_a_pod_is_under_way_the_run_does_not_wait_for_a_pull() -> None:
+    of, (first, second) = of_image(max_unavailable=Amount(2)), pods(OLD, OLD)
+    known = world((first, on("node-b", second)), with_image(asked(of, first)), pulls=(pull(),))
+    plan = planned(known, of)
+    assert (plan.wait.why, plan.phase, image_steps(plan).pull) == ("", RunPhase.RESTARTING, ("node-b",))
+    assert why(plan)["web-1"] == "kubelet pulls app:2 on node node-b"
 
 
 @pytest.mark.parametrize("in_order", [False, True])
@@ -235,7 +255,9 @@ def test_an_image_that_is_present_for_long_is_given_only_within_the_budgets() ->
     ):
         assert (patched(late), stopped(late)) == ([], ["web-0"])
         assert (patched(fresh), stopped(fresh)) == (["web-0"], [])
-    for within in (plan(60, pod, other), plan(60, replace(pod, ready=False), other, allowed=0)):
+    assert [stopped(plan(seconds, pod, other, allowed=0)) for seconds in (29, 30)] == [[], ["web-0"]]
+    unready = replace(pod, ready=False)
+    for within in (plan(60, pod, other), plan(60, unready, other, allowed=0), plan(60, unready, other, **rolling)):
         assert (patched(within), stopped(within)) == (["web-0"], [])
     for seconds in (2, 5):  # after its request, or in the same second
         became_ready = plan(5, replace(pod, ready_since=NOW - timedelta(seconds=seconds)), other, allowed=0)
@@ -427,6 +449,13 @@ def test_a_controller_that_its_user_has_released_is_not_held(kind: str, spec: di
     known = replace(known, workload=workload(1, rolling="0 of 1 pods are updated"))
     waits = planned(known, of_image(pulls=False)).wait.why
     assert bool(waits) is not held, "a run waits for the rollout of its user, but not for the one that it holds"
+
+
+def test_a_rollout_that_its_user_has_paused_is_waited_for() -> None:
+    paused = Template("Deployment", "web", "uid-of-web", Content(OLD, "/containers/0", "rest"), paused=True)
+    known = replace(world(pods(OLD), template=paused), workload=workload(1, rolling="0 of 1 pods are updated"))
+    why = "the rollout of deployment.apps/web is not finished: 0 of 1 pods are updated"
+    assert planned(known, of_image(pulls=False)).wait.why == why
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,7 @@ def test_the_image_is_pulled_first_and_the_pod_gets_it_after_its_request() -> No
     assert (chosen(first), image_steps(first).pull, first.phase) == ([], ("node-a",), RunPhase.PULLING)
     present = asked(of_init(), pod(), StatePhase.PENDING, Reason.IMAGE_PRESENT)
     (row,) = image_steps(planned(world(pod(), requests=(present,)), of_init())).patch
+    assert row.containers == ("render", "side", "app"), "all of them restart"
     facts = ImageRun.of(world(pod()), of_init())
     assert [each["path"] for each in patch_of(facts, row) if each["op"] == "replace"] == [
         "/spec/initContainers/0/image"
