@@ -18,7 +18,7 @@ from crrd.kube.client import KubeClient
 from crrd.kube.resources import EVENTS, REQUESTS
 from crrd.lib.errors import ApiUnavailableError
 from crrd.rollout.kinds import make_cluster
-from crrd.rollout.nodes import Nodes
+from crrd.rollout.nodes import DownNodes, Nodes
 from crrd.rollout.target import Aim
 from tests.support.played_cluster import NAMESPACE, PlayedCluster, played
 from tests.support.rollouts import NOW, container, member
@@ -80,6 +80,20 @@ async def test_an_image_run_reads_the_kubelets_of_pods_with_native_sidecars() ->
         nodes = Nodes(cast("KubeClient", OneNode()), lambda: None, for_image=for_image)
         await nodes.learn(pods, {each.pod.node_name: NodeDaemon(each.pod.node_name, ready=True) for each in pods})
         assert nodes.kubelets == known
+
+
+async def test_all_nodes_that_may_be_down_are_read_and_not_for_each_who_asks() -> None:
+    names, reads = [f"node-{number}" for number in range(25)], list[str]()
+
+    class Zone:
+        async def get(self, _: object, __: str, name: str) -> dict[str, object]:
+            reads.append(name)
+            return {"status": {"conditions": [{"type": "Ready", "status": "False" if name in names[20:] else "True"}]}}
+
+    nodes = DownNodes(cast("KubeClient", Zone()))
+    assert await nodes.among(names) == {*names[20:]}
+    assert await nodes.among(names[19:]) == {*names[20:]}
+    assert sorted(reads) == sorted(names)
 
 
 async def test_what_is_known_of_a_node_stays_while_it_cannot_be_read() -> None:

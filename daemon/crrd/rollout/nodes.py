@@ -83,18 +83,27 @@ def _has_failed(member: Member) -> bool:
     return asked is not None and asked.request.completed and not asked.succeeded
 
 
-async def find_down(client: KubeClient, nodes: Iterable[str]) -> set[str]:
-    """Return which of these nodes are known not to be ready. If they are many, not all are read.
+class DownNodes:
+    """Which nodes are down, for all who ask. Each node is read every few seconds at most, and a few of them at once."""
 
-    Raises ApiUnavailableError.
-    """
+    def __init__(self, client: KubeClient) -> None:
+        self._client = client
+        self._known: dict[str, tuple[float, bool]] = {}  # By node: the loop's time of the read, and whether it is down
 
-    async def read(node: str) -> str:
+    async def among(self, nodes: Iterable[str]) -> set[str]:
+        """Return which of these nodes are known not to be ready. Raises ApiUnavailableError."""
+        late, wanted = loop_time() - _SECONDS, sorted(nodes)
+        self._known = {node: found for node, found in self._known.items() if found[0] >= late}
+        due = [node for node in wanted if node not in self._known]
+        for first in range(0, len(due), _AT_ONCE):
+            await asyncio.gather(*map(self._read, due[first : first + _AT_ONCE]))
+        return {node for node in wanted if self._known.get(node, (late, False))[1]}
+
+    async def _read(self, node: str) -> None:
+        down = False
         with suppress(ApiRefusedError):
-            return node if _is_down(await client.get(NODES, "", node)) else ""
-        return ""
-
-    return {*await asyncio.gather(*map(read, sorted(nodes)[:_AT_ONCE]))} - {""}
+            down = _is_down(await self._client.get(NODES, "", node))
+        self._known[node] = loop_time(), down
 
 
 def _is_down(node: Mapping[str, Any]) -> bool:

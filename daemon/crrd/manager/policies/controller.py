@@ -35,7 +35,7 @@ from crrd.manager.policies.statuses import Policies
 from crrd.manager.policies.watches import NamespaceWatches, Scope
 from crrd.rollout.daemons import NodeDaemons, daemon_informer
 from crrd.rollout.display import FILES_NOT_REFRESHED
-from crrd.rollout.nodes import find_down
+from crrd.rollout.nodes import DownNodes
 
 LOOK_SECONDS = 300.0  # Longest time between two answers while a policy is observed
 ACTED_SECONDS = 0.5  # Until the look after a write for which the watches may be late
@@ -67,7 +67,7 @@ class PolicyController(Controller):
         judge_addresses: tuple[str, ...] = (),
     ) -> None:
         super().__init__()
-        self._client, self._clock = client, clock
+        self._clock, self._nodes = clock, DownNodes(client)
         self._policies = Policies(client, self._changed, pull_resources, patch=patch)
         wake_at = self.queue.wake_at
         self._daemons = NodeDaemons(self._daemons_changed)
@@ -200,7 +200,7 @@ class PolicyController(Controller):
         down = {node: why for node in {each.node for each in found.running} if (why := unserved(node, daemons))}
         self._waiting[key] = {*down}
         doubtful = {each.node for each in found.running if not each.ready} if policy.patch else down
-        down |= {node: WaitReason.NODE_NOT_READY.say(node=node) for node in await find_down(self._client, doubtful)}
+        down |= {node: WaitReason.NODE_NOT_READY.say(node=node) for node in await self._nodes.among(doubtful)}
         old = frozenset(node for node, each in (daemons or {}).items() if not each.reloads)
         found = replace(
             found, down=down, old_daemons=old, progress=self._runs.progress(key), idle_for=self._runs.idle_for(key)
