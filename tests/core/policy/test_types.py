@@ -216,6 +216,9 @@ def test_ignored_objects_do_not_count() -> None:
             "2026-01-08T04:00:00Z: the policy was suspended",
         ),
         PolicyStatus(run=RunRecord("web-1", "maxAge", ("app",), "t1", "t2", 3)),
+        PolicyStatus(
+            run=RunRecord("web-1", "configChange", ("app",), "t1", "t2", 3, hashes=("", "h"), left=("web-0",))
+        ),
     ],
 )
 def test_a_status_is_read_as_it_was_written(status: PolicyStatus) -> None:

@@ -38,7 +38,7 @@ _SELECTING = ("ReplicationController", "Service")
 read Secrets, would learn from the status whether a Secret of a name exists."""
 _READ: Mapping[Type, Callable[[Section, str], Any]] = {
     Type.STRING: Section.text,
-    Type.STRINGS: Section.texts,
+    Type.STRINGS: lambda section, name: tuple(map(text, section.values(name) or ())),  # also those that are ""
     Type.INT64: Section.integer,
     Type.BOOLEAN: Section.flag,
 }
@@ -189,7 +189,7 @@ def write_status(status: PolicyStatus) -> dict[str, Any]:
         for name in ("config", "tried", "failed", "revisions", "bad")
     }
     flags, texts = ("back", "reload", "pods", "halted"), ("steps", "image", "template", "finished", "message", "undoes")
-    often_empty = (*flags, *texts, "before", "hashes")
+    often_empty = (*flags, *texts, "before", "hashes", "left")
     record = run and {**asdict(run), **{key: getattr(run, key) or None for key in often_empty}}
     times = {"schedule": status.schedule, "lastScheduleTime": status.scheduled, "lastSkipped": status.skipped}
     kept = {**records, **times}
