@@ -574,6 +574,28 @@ async def test_a_run_that_cannot_go_on_is_announced_once(managed: Managed, monke
     assert await managed.events() == ["ContainersRecreating", "ContainersRecreated"]
 
 
+async def test_the_end_of_a_run_does_not_claim_that_an_edit_was_seen(
+    managed: Managed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tools that wait for the manager would take the condition of before for that of the edit."""
+    cluster = managed.cluster
+    await managed.begin_run()
+    held, look = asyncio.Event(), TargetObserver.look
+
+    async def slow(*parts: Any) -> Any:
+        await held.wait()
+        return await look(*parts)
+
+    monkeypatch.setattr(TargetObserver, "look", slow)
+    budget = {"spec": {"budget": {"minReady": "1s"}}}
+    await cluster.client.merge_patch(POLICIES, NAMESPACE, "web", budget)
+    cluster.goes_on.set()
+    status = await managed.until(lambda status: bool(status["run"].get("finished")))
+    assert (status["observedGeneration"], ready(status)["reason"]) == (1, "Running")
+    held.set()
+    await managed.until(lambda status: is_done(status) and status["observedGeneration"] == 2)
+
+
 async def test_a_run_whose_end_cannot_be_written_at_once_ends_once(managed: Managed) -> None:
     cluster = managed.cluster
     await managed.begin_run()
@@ -641,6 +663,8 @@ async def test_a_dead_node_stops_no_run_and_is_restarted_when_it_is_back(
     await managed.until(lambda status: is_idle(status) and len(cluster.stops) == 3)
     assert cluster.stops[-1] == ("dead", "app")
     assert managed.ended == [("configChange", "incomplete"), ("configChange", "succeeded")]
+    begins = "ContainersRecreating"
+    assert await managed.events() == [begins, "ContainersRecreateIncomplete", begins, "ContainersRecreated"]
 
 
 async def test_a_run_of_a_user_that_started_first_is_waited_for(
@@ -787,6 +811,7 @@ async def test_a_selector_that_the_api_server_refuses_is_said(managed: Managed) 
     await managed.lead()
     status = await managed.until(lambda status: bool(ready(status)))
     assert "400" in ready(status)["message"]
+    assert effective(status) == "", "whether pods match it is not known"
 
 
 async def test_the_last_policy_of_a_namespace_takes_its_watches_along(managed: Managed) -> None:

@@ -1,10 +1,13 @@
 """Policies for pods whose init containers use configuration, through the local API server."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 from crrd.core.api.types import ACTIVE_POD, LABEL_ACTIVE
+from crrd.kube.resources import PODS
 from tests.manager.test_policies import ENV_FROM, Managed, effective, is_done, is_idle, managing, ready
+from tests.support.played_cluster import NAMESPACE
 
 TARGET = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "rendered"}
 
@@ -52,4 +55,24 @@ async def test_without_leave_it_is_out_of_reach(tmp_path: Path) -> None:
         await managed.config(LOG="debug")
         status = await managed.until(lambda status: ready(status).get("reason") == "ConfigOutOfReach")
         assert "configChange.allowPodRestart" in str(ready(status)["message"])
+        assert managed.cluster.stops == []
+
+
+async def test_pods_that_cannot_restart_yet_are_not_tried_again_and_again(tmp_path: Path) -> None:
+    """A container of them waits for its image, so a restart of the whole pod is refused."""
+    async with managing(tmp_path) as managed:
+        pods = await rendered(managed, allowed=True)
+        await managed.until(is_idle)
+        for name in pods:
+            pod = await managed.cluster.client.get(PODS, NAMESPACE, name)
+            first, *others = pod["status"]["containerStatuses"]
+            pulls = {key: first[key] for key in ("name", "image")}
+            pulls |= {"restartCount": 0, "ready": False, "state": {"waiting": {"reason": "ImagePullBackOff"}}}
+            body = {"status": {"containerStatuses": [pulls, *others]}}
+            await managed.cluster.client.merge_patch(PODS, NAMESPACE, name, body, subresource="status")
+        await managed.config(LOG="debug")
+        status = await managed.until(lambda status: ready(status).get("reason") == "WaitingForRetry")
+        assert sorted(status["run"]["left"]) == sorted(pods)
+        await asyncio.sleep(3)
+        assert managed.ended == [("configChange", "incomplete")]
         assert managed.cluster.stops == []

@@ -214,6 +214,20 @@ async def test_no_run_begins_or_waits_after_its_window(monkeypatch: pytest.Monke
     played.runs.stop_all()
 
 
+async def test_a_run_goes_on_if_its_window_closes_later_than_it_seemed(monkeypatch: pytest.MonkeyPatch) -> None:
+    played = Played(monkeypatch, lambda _: iter([(Stage.WAITING, None, 5.0)] * 1000))
+    begin = played.clock.now()
+    played.follow("team", "run", until=begin + timedelta(seconds=30))
+    await asyncio.sleep(20)
+    played.follow("team", "run", until=begin + timedelta(seconds=300))
+    await asyncio.sleep(180)
+    assert played.listed == 1
+    assert played.runs.active("team/run") is not None
+    await asyncio.sleep(200)
+    assert played.runs.active("team/run") is None
+    played.runs.stop_all()
+
+
 async def test_what_a_run_shows_outlives_its_turns_and_has_no_durations(monkeypatch: pytest.MonkeyPatch) -> None:
     played = Played(monkeypatch, stuck)
     played.follow("team", "run")

@@ -16,8 +16,10 @@ from crrd.core.config.references import Kind, Reference, Use
 from crrd.core.policy.course import ended
 from crrd.core.policy.decide import decide
 from crrd.core.policy.observed import Data, Observed, Running, UseKey
+from crrd.core.policy.outcome import Outcome
 from crrd.core.policy.types import ConfigChange, Judge, Policy, RunRecord
 from crrd.core.policy.v1alpha1 import read_policy, write_status
+from crrd.core.rollout.phases import End
 from crrd.manager.policies.look import Memory
 from crrd.manager.policies.peers import Peers
 from tests.properties.test_policies import POLICY, at
@@ -149,7 +151,7 @@ class TwoPolicies:
             self.blamed |= {edit} if any(box.broken for box in restarted) else set()
             had = {pod for pod, box in there if edit in box.edits.values()}
             self.failures.append(Failure(edit, had, name, together))
-        self._end(name, run, failed=True)
+        self._end(name, run, End.HALTED if self.halts else End.FAILED)
 
     def _restart(self, name: str, pod: str, container: str) -> Box:
         before, uses = self.pods[name][pod][container], SHAPES[name][container]
@@ -167,12 +169,12 @@ class TwoPolicies:
         self.say(what)
         return box
 
-    def _end(self, name: str, run: RunRecord, *, failed: bool = False) -> None:
-        policy, halted = self.policies[name], failed and self.halts
-        status = ended(policy, run, failed=failed, halted=halted, message="m", now=at(self.now))
+    def _end(self, name: str, run: RunRecord, end: End = End.DONE) -> None:
+        policy = self.policies[name]
+        status = ended(policy, run, Outcome(end), message="m", now=at(self.now))
         self.policies[name] = replace(policy, status=status)
         self.active.pop(name, None)
-        self.say(f"{name}: {run.name} ends, failed={failed}")
+        self.say(f"{name}: {run.name} ends: {end}")
 
     # What happens.
 

@@ -16,7 +16,9 @@ from crrd.core.config.references import Kind, Reference, Use
 from crrd.core.policy.course import ended
 from crrd.core.policy.decide import decide
 from crrd.core.policy.observed import Data, Observed, Running
+from crrd.core.policy.outcome import Outcome
 from crrd.core.policy.types import ConfigChange, Policy, TargetRef
+from crrd.core.rollout.phases import End
 from tests.support.worlds import BUDGET
 
 SETTLE = 5
@@ -85,7 +87,9 @@ class PolicyModel:
                 self.pods[name] = self.read(0)
                 self.restarts += 1
                 return True
-        self.policy = replace(self.policy, status=ended(self.policy, run, failed=False, message="", now=at(self.now)))
+        self.policy = replace(
+            self.policy, status=ended(self.policy, run, Outcome(End.DONE), message="", now=at(self.now))
+        )
         return True
 
 

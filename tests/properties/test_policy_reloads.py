@@ -17,8 +17,10 @@ from crrd.core.config.references import Kind, Reference, Use
 from crrd.core.policy.course import ended
 from crrd.core.policy.decide import decide
 from crrd.core.policy.observed import Data, Observed, Running
+from crrd.core.policy.outcome import Outcome
 from crrd.core.policy.types import ConfigAction, ConfigChange, Policy, RunRecord, TargetRef
 from crrd.core.policy.v1alpha1 import read_policy, write_status
+from crrd.core.rollout.phases import End
 from tests.support.worlds import BUDGET
 
 SETTLE = 5
@@ -128,8 +130,8 @@ class Model:
         self.end(run, left=left)
 
     def end(self, run: RunRecord, *, failed: bool = False, left: list[str] | None = None) -> None:
-        over = {"failed": failed, "complete": not left and not failed}
-        status = ended(self.policy, run, message="", now=at(self.now), left=left or (), **over)
+        how = End.FAILED if failed else End.PUT_OFF if left else End.DONE
+        status = ended(self.policy, run, Outcome(how, tuple(left or ())), message="", now=at(self.now))
         self.policy = replace(self.policy, status=status)
 
 

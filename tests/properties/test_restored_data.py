@@ -16,8 +16,10 @@ from crrd.core.config.references import Kind, Reference, Use
 from crrd.core.policy.course import ended
 from crrd.core.policy.decide import Decision, decide
 from crrd.core.policy.observed import Data, Look, Observed, Running, Stored
+from crrd.core.policy.outcome import Outcome
 from crrd.core.policy.revisions import MOVES, State, config_maps, state_of
 from crrd.core.policy.types import ConfigChange, OnFailure, Policy, RunRecord, TargetRef
+from crrd.core.rollout.phases import End
 from tests.support.worlds import BUDGET
 
 SETTLE, PODS, BAD_FROM = 5, 3, 7
@@ -139,12 +141,12 @@ class RestoreModel:
                 self.now += 2
                 self.crash(name)
                 if self.value >= BAD_FROM:
-                    self._end(run, failed=True)
+                    self._end(run, End.FAILED)
                 return
-        self._end(run, failed=False)
+        self._end(run, End.DONE)
 
-    def _end(self, run: RunRecord, *, failed: bool) -> None:
-        status = ended(self.policy, run, failed=failed, message="", now=self.at(self.now))
+    def _end(self, run: RunRecord, end: End) -> None:
+        status = ended(self.policy, run, Outcome(end), message="", now=self.at(self.now))
         self.policy = replace(self.policy, status=status)
         self.wrote()
 

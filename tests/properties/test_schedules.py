@@ -10,7 +10,9 @@ from crrd.core.api.time import rfc3339
 from crrd.core.policy.course import ended
 from crrd.core.policy.decide import decide
 from crrd.core.policy.observed import Observed, Running
+from crrd.core.policy.outcome import Outcome
 from crrd.core.policy.types import Policy, Schedule, TargetRef
+from crrd.core.rollout.phases import End
 from tests.support.worlds import BUDGET
 
 CREATED = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -45,6 +47,6 @@ def test_each_time_runs_in_time_or_is_skipped_in_words(steps: list[tuple[int, bo
             assert not resumed
             assert decision.run.since not in times
             times.append(decision.run.since)
-            policy = replace(policy, status=ended(policy, decision.run, failed=False, message="", now=now))
+            policy = replace(policy, status=ended(policy, decision.run, Outcome(End.DONE), message="", now=now))
         elif newest is not None and rfc3339(newest) not in times:
             assert decision.status.skipped.startswith(rfc3339(newest))

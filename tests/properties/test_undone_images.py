@@ -6,8 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crrd.core.policy.course import ended
+from crrd.core.policy.outcome import Outcome
 from crrd.core.policy.types import Policy, RunRecord
 from crrd.core.rollout.image.following import TemplateChange
+from crrd.core.rollout.phases import End
 from tests.core.policy.test_decide import History, app, at, data
 from tests.core.policy.test_template_image import has
 from tests.core.policy.test_undo import UNDO
@@ -80,8 +82,8 @@ class Workload:
             self.images = {name: run.image if image in run.before else image for name, image in self.images.items()}
             self.of_new_pods = run.image if {*self.images.values()} == {run.image} else self.of_new_pods
         record = replace(run, generation=self.policy.generation)  # as RunTask does
-        parts = {"failed": how != "done", "halted": how == "halted", "message": how, "now": at(self.time + 1)}
-        status = ended(self.policy, record, **parts)  # type: ignore[arg-type]
+        outcome = Outcome(End.DONE if how == "done" else End.HALTED if how == "halted" else End.FAILED)
+        status = ended(self.policy, record, outcome, message=how, now=at(self.time + 1))
         self.history.policy = replace(self.policy, status=status)
         assert status.run is not None
         self.runs[run.name] = status.run

@@ -14,6 +14,7 @@ from crrd.core.policy.config import due
 from crrd.core.policy.course import ended, make_run
 from crrd.core.policy.decide import Decision, decide
 from crrd.core.policy.observed import Data, Look, Observed, Running, UseKey, read_pod, used_parts
+from crrd.core.policy.outcome import Outcome
 from crrd.core.policy.reasons import PolicyReason
 from crrd.core.policy.schedule import MOST_WINDOWS
 from crrd.core.policy.types import (
@@ -27,6 +28,7 @@ from crrd.core.policy.types import (
     UsedObject,
     Window,
 )
+from crrd.core.rollout.phases import End
 from crrd.core.rollout.run import Amount, Target
 from tests.support.worlds import BUDGET
 
@@ -90,10 +92,10 @@ class History:
         self.policy = replace(self.policy, status=self.last.status, conditions=self.last.conditions)
         return self.last
 
-    def end(self, seconds: float, *, failed: bool = False, message: str = "", **how: Any) -> None:
-        """End the run. `how` is as in `ended`."""
+    def end(self, seconds: float, end: End = End.DONE, *, message: str = "", **left: tuple[str, ...]) -> None:
+        """End the run. `left` is as in `Outcome`."""
         assert self.policy.status.run is not None
-        status = ended(self.policy, self.policy.status.run, failed=failed, message=message, now=at(seconds), **how)
+        status = ended(self.policy, self.policy.status.run, Outcome(end, **left), message=message, now=at(seconds))
         self.policy = replace(self.policy, status=status)
 
 
@@ -117,7 +119,7 @@ class TestNodes:
         history.look(100, data("b", 99), *self.PODS, down=self.DOWN)
         first = history.look(109, data("b", 99), *self.PODS, down=self.DOWN)
         assert first.run is not None
-        history.end(120, complete=False)
+        history.end(120, End.PUT_OFF)
         pods = (app(started=115), self.PODS[1])
         waits = history.look(121, data("b", 99), *pods, down=self.DOWN)
         assert (waits.run, reason(waits)) == (None, PolicyReason.NODES)
@@ -338,7 +340,7 @@ class TestConfigChange:
         known = data("b", 99) | data("a", -60, OTHER)
         history.look(100, known, uses)
         history.look(109, known, uses)
-        history.end(120, failed=True)
+        history.end(120, End.FAILED)
         assert [(each.done, each.left) for each in history.policy.status.config] == [("a", text(99)), ("a", "")]
 
     def test_shows_what_settles_next_and_no_other_change(self) -> None:
@@ -646,6 +648,43 @@ class TestOptional:
         assert history.look(210, data("b", 199), app(115)).run is not None
 
 
+class TestLeft:
+    """Pods that a run could not restart although their nodes work: it would only leave them once more."""
+
+    STUCK = app(pod="web-1")
+
+    def left(self) -> History:
+        history = History()
+        history.look(1, data("a"), app(), self.STUCK)
+        assert history.look(109, data("b", 99), app(), self.STUCK).run is not None
+        history.end(120, End.LEFT_OUT, left=("web-1",), message="web-1: container side has not started yet")
+        return history
+
+    def test_they_are_tried_again_later(self) -> None:
+        history, pods = self.left(), (app(started=115), self.STUCK)
+        first = history.policy.status.run
+        waits = history.look(121, data("b", 99), *pods)
+        assert (waits.run, reason(waits), waits.wake_at) == (None, PolicyReason.RETRY, at(720))
+        assert message(waits) == (
+            f"run {first and first.name}: web-1: container side has not started yet. "
+            f"Trying again at {text(720)}, because pods lack the new data"
+        )
+        again = history.look(720, data("b", 99), *pods).run
+        assert (again and again.name) == (first and first.name), "its requests are known"
+
+    def test_other_pods_do_not_wait_for_them(self) -> None:
+        """A node is back."""
+        assert self.left().look(130, data("b", 99), app(started=115), app(pod="web-2"), self.STUCK).run is not None
+
+    def test_a_newer_change_does_not_wait_for_them(self) -> None:
+        history, pods = self.left(), (app(started=115), self.STUCK)
+        assert reason(history.look(130, data("c", 129), *pods)) == PolicyReason.SETTLING
+        assert history.look(140, data("c", 129), *pods).run is not None
+
+    def test_once_they_have_started_again_nothing_is_left(self) -> None:
+        assert reason(self.left().look(130, data("b", 99), app(115), app(125, "web-1"))) == PolicyReason.IDLE
+
+
 class TestObstacles:
     @pytest.mark.parametrize(
         ("policy", "found", "why"),
@@ -672,6 +711,11 @@ class TestObstacles:
             else ["False" if why is PolicyReason.UNREADABLE else "True"]
         )
 
+    def test_pods_that_cannot_be_listed_are_not_said_to_be_missing(self) -> None:
+        by_labels = replace(PLAIN, target=None, selector="app=web")
+        decision = decide(by_labels, Observed(unreadable="400: the selector is wrong"), at(1))
+        assert [each["type"] for each in decision.conditions] == ["Ready", "ConfigReadable"]
+
     def test_a_condition_keeps_the_time_of_its_last_transition(self) -> None:
         history = History()
         history.look(1, data("a"))
@@ -683,7 +727,7 @@ class TestObstacles:
         history.look(100, data("b", 99))
         failed = history.look(110, data("b", 99)).run
         assert failed is not None
-        history.end(120, failed=True, message="web-0: it broke")
+        history.end(120, End.FAILED, message="web-0: it broke")
         stopped = history.look(121, data("b", 99))
         assert (stopped.run, reason(stopped)) == (None, PolicyReason.FAILED)
         assert message(stopped) == (
@@ -704,7 +748,7 @@ class TestObstacles:
         history = History()
         history.look(1, data("a"), *running)
         history.look(110, data("b", 99), *running)
-        history.end(120, failed=True, message="web-0: it broke")
+        history.end(120, End.FAILED, message="web-0: it broke")
         return history
 
     def test_what_a_user_did_after_a_failed_run_counts(self) -> None:

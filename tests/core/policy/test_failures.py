@@ -8,11 +8,11 @@ import pytest
 
 from crrd.core.config.parts import Part
 from crrd.core.config.references import Kind, Reference, Use
-from crrd.core.policy.course import ended
 from crrd.core.policy.observed import Data, UseKey
 from crrd.core.policy.order import refused_by
 from crrd.core.policy.reasons import PolicyReason
 from crrd.core.policy.types import Judge, Policy, RunRecord, Schedule, Window
+from crrd.core.rollout.phases import End
 from tests.core.policy.test_decide import (
     KEY,
     OTHER,
@@ -45,9 +45,7 @@ def end(history: History, seconds: float, *, halted: bool = False) -> RunRecord:
     """The run has failed."""
     run = history.policy.status.run
     assert run is not None
-    what, now = "web-0: it broke", at(seconds)
-    status = ended(history.policy, run, failed=True, halted=halted, message=what, now=now)
-    history.policy = replace(history.policy, status=status)
+    history.end(seconds, End.HALTED if halted else End.FAILED, message="web-0: it broke")
     return run
 
 

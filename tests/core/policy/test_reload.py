@@ -20,6 +20,7 @@ from crrd.core.policy.records import make_image_record, name_of
 from crrd.core.policy.types import ConfigAction, ConfigChange, Judge, PolicyStatus, Schedule, UsedObject, Window
 from crrd.core.policy.v1alpha1 import read_policy, write_status
 from crrd.core.rollout.image.following import TemplateChange
+from crrd.core.rollout.phases import End
 from crrd.core.rollout.run import Target
 from tests.core.policy.test_decide import FILE, PLAIN, USE, History, at, data, message, reason, text
 
@@ -68,7 +69,7 @@ def left(history: History, *pods: str) -> None:
     """The run has ended without these pods."""
     run = history.policy.status.run
     assert run is not None
-    history.end(120, complete=False, left=pods)
+    history.end(120, End.PUT_OFF, away=tuple(pods))
 
 
 class TestWhatIsDone:
@@ -311,7 +312,7 @@ class TestOtherEnds:
     def test_a_failed_reload_stops_the_policy_until_the_data_changes(self) -> None:
         history = History(POLICY)
         begun(history)
-        history.end(120, failed=True, message="web-0: reload failed")
+        history.end(120, End.FAILED, message="web-0: reload failed")
         failed = history.look(121, known("b", 99), *PODS)
         assert (failed.run, reason(failed)) == (None, PolicyReason.FAILED)
         assert record(history).lacking == ()
@@ -323,7 +324,7 @@ class TestOtherEnds:
     def test_data_that_is_taken_back_after_a_failure_reaches_all_pods(self) -> None:
         history = History(POLICY)
         begun(history)
-        history.end(120, failed=True)
+        history.end(120, End.FAILED)
         history.look(200, known("a", 199), *PODS)
         back = history.look(210, known("a", 199), *PODS).run
         assert back is not None
@@ -343,7 +344,7 @@ class TestOtherEnds:
     ) -> None:
         history = History(POLICY)
         begun(history)
-        history.end(120, failed=True)
+        history.end(120, End.FAILED)
         found = history.look(140, known("b", 99), *pods, reloaded=known_as_done(history, *reloaded))
         assert (reason(found) == PolicyReason.IDLE, record(history).done == "b") == (repaired, repaired)
 
@@ -353,7 +354,7 @@ class TestOtherEnds:
         begun(history, *pods, down={"b": "node b is not ready"})
         left(history, "web-1")
         assert history.look(130, known("b", 99), *pods).run_only == {"web-1"}
-        history.end(140, failed=True)
+        history.end(140, End.FAILED)
         assert reason(history.look(141, known("b", 99), *pods)) == PolicyReason.FAILED
         found = history.look(160, known("b", 99), app(), app("web-1", 150, node="b"))
         assert (reason(found), record(history).done) == (PolicyReason.IDLE, "b")

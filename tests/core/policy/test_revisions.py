@@ -13,6 +13,7 @@ from crrd.core.config.references import Kind, Reference, Use
 from crrd.core.policy.course import ended, make_run
 from crrd.core.policy.decide import Decision
 from crrd.core.policy.observed import Data, Stored, UseKey
+from crrd.core.policy.outcome import Outcome
 from crrd.core.policy.reasons import PolicyReason
 from crrd.core.policy.revisions import (
     MOST_BAD,
@@ -29,6 +30,7 @@ from crrd.core.policy.revisions import (
 from crrd.core.policy.stored import LABEL_KEPT, read_stored, restore_body, revision_body
 from crrd.core.policy.types import BadRevision, ConfigChange, Judge, OnFailure, Policy
 from crrd.core.rollout.image.following import TemplateChange, TemplateImages
+from crrd.core.rollout.phases import End
 from crrd.core.rollout.run import Amount, Target
 from tests.core.policy.test_decide import KEY, OTHER, PLAIN, History, app, at, data, message, reason, text
 
@@ -61,7 +63,7 @@ def failed(history: History | None = None, **found: Any) -> Decision:
     known = {"stored": stored(GOOD), **found}
     history.look(100, present(BAD, 2, 99), *PODS, **known)
     assert history.look(109, present(BAD, 2, 99), *PODS, **known).run is not None
-    history.end(120, failed=True, message="it broke")
+    history.end(120, End.FAILED, message="it broke")
     return history.look(121, present(BAD, 2, 99), *PODS, **known)
 
 
@@ -77,7 +79,7 @@ def test_an_edit_of_other_keys_during_the_run_is_not_lost_and_that_is_said() -> 
     run = history.look(109, present(BAD, 2, 99), *PODS, stored=stored(GOOD)).run
     assert run is not None
     assert condition(history.look(115, noted, *PODS, stored=stored(GOOD)))["status"] == "True"
-    history.end(120, failed=True, message="it broke")
+    history.end(120, End.FAILED, message="it broke")
     found = history.look(121, noted, *PODS, stored=stored(GOOD))
     assert (reason(found), found.data) == (PolicyReason.FAILED, NOTHING)
     assert condition(found)["message"] == (
@@ -260,7 +262,7 @@ class TestRestore:
         history.look(109, present(BAD, 2, 99), *PODS, stored=stored(GOOD))
         other = present(BAD, 3, 99, whole="of another team")
         history.look(115, other, *PODS, stored=stored(GOOD))
-        history.end(120, failed=True)
+        history.end(120, End.FAILED)
         found = history.look(121, other, *PODS, stored=stored(GOOD))
         assert (reason(found), found.status.bad) == ("RunFailed", ())
 
@@ -276,7 +278,7 @@ class TestRestore:
     def test_not_after_other_runs_have_failed(self) -> None:
         history = kept(replace(POLICY, max_age=600))
         assert history.look(4000, present(GOOD, 1), *PODS, stored=stored(GOOD)).run is not None
-        history.end(4010, failed=True)
+        history.end(4010, End.FAILED)
         assert history.look(4011, present(GOOD, 1), *PODS, stored=stored(GOOD)).status.bad == ()
 
     def test_not_by_a_policy_that_only_halts(self) -> None:
@@ -303,10 +305,8 @@ class TestRestore:
         pods = (app(110, ready=True), app(111, "web-1", ready=True))
         found = history.look(300, present(BAD, 3, 99), *pods, stored=stored(GOOD))
         assert (reason(found), found.data.keep, found.status.config[0].done) == ("BadRevision", (), GOOD)
-        done = (
-            ended(history.policy, found.status.run, failed=False, message="", now=at(301)) if found.status.run else None
-        )
-        assert done is not None
+        assert found.status.run is not None
+        done = ended(history.policy, found.status.run, Outcome(End.DONE), message="", now=at(301))
         assert done.config[0].done == GOOD
 
     def test_only_so_many_are_remembered(self) -> None:
@@ -363,7 +363,7 @@ def test_a_judgement_of_no_makes_data_bad_although_all_pods_are_ready() -> None:
     first = history.look(109, present(BAD, 2, 99), *PODS, stored=stored(GOOD)).run
     assert first is not None
     assert first.steps
-    history.end(120, failed=True, message="no", halted=True)
+    history.end(120, End.HALTED, message="no")
     pods = (app(110, ready=True), app(111, "web-1", ready=True))
     assert reason(history.look(121, present(BAD, 2, 99), *pods, stored=stored(GOOD))) == "Restoring"
     history.look(123, present(GOOD, 3, 122), *pods, stored=stored(GOOD))
@@ -380,7 +380,7 @@ def test_a_run_that_was_judged_does_not_count_as_repaired_because_its_pods_are_r
     history.look(100, data("b", 99), *PODS)
     run = history.look(109, data("b", 99), *PODS).run
     assert run is not None
-    history.end(120, failed=True, message="no", halted=True)
+    history.end(120, End.HALTED, message="no")
     pods = (app(110, ready=True), app(111, "web-1", ready=True))
     assert reason(history.look(300, data("b", 99), *pods)) == "RunFailed"
     history.look(400, data("a", 399), *PODS)

@@ -141,3 +141,18 @@ def test_a_window_opens_where_clocks_are_changed_by_half_an_hour(cron: str, mome
     window = Window(Schedule(cron, "Australia/Lord_Howe"), 600)
     assert window_at(window, at(moment) + 10 * MINUTE) == (at(opens), None)
     assert window_at(window, at(opens) + 5 * MINUTE) == (None, at(opens) + 10 * MINUTE)
+
+
+@pytest.mark.parametrize(
+    ("cron", "duration", "closes"),
+    [
+        ("0 4 * * *", 3600, "2026-01-01T05:00"),
+        ("0,30 4,5 * * *", 2400, "2026-01-01T06:10"),  # the next one opens before one closes
+        ("0 4,5 * * *", 3600, "2026-01-01T06:00"),  # or just then
+        ("0 * * * *", 3600, "2026-01-01T15:00"),  # for ever: as far as it looks
+    ],
+)
+def test_windows_that_overlap_are_one(cron: str, duration: int, closes: str) -> None:
+    """A run must not end in an open window."""
+    window = Window(Schedule(cron, "UTC"), duration)
+    assert window_at(window, at("2026-01-01T04:10")) == (None, at(closes))

@@ -14,6 +14,7 @@ from crrd.core.policy.types import Policy, RunRecord
 from crrd.core.policy.v1alpha1 import read_policy, write_status
 from crrd.core.rollout.image.following import TemplateChange, TemplateImages
 from crrd.core.rollout.image.resources import resources_of
+from crrd.core.rollout.phases import End
 from crrd.core.rollout.run import Target
 from tests.core.policy.test_decide import PLAIN, SIDE, History, app, at, data, message, reason, text
 
@@ -139,7 +140,7 @@ class TestFailure:
 
     def failed(self) -> History:
         history = running()
-        history.end(20, failed=True, message="kubelet cannot pull i:2")
+        history.end(20, End.FAILED, message="kubelet cannot pull i:2")
         return history
 
     def test_stops_the_policy_and_says_what_to_do(self) -> None:
@@ -168,7 +169,7 @@ class TestFailure:
 
     def test_a_judgement_of_no_counts_although_all_pods_have_the_image_and_are_ready(self) -> None:
         history = running()
-        history.end(20, failed=True, message="it is no", halted=True)
+        history.end(20, End.HALTED, message="it is no")
         found = history.look(30, None, app(ready=True), template=has())
         assert (found.run, reason(found)) == (None, PolicyReason.FAILED)
         assert message(found).endswith("no run starts until the configuration, the template or the policy changes")
@@ -239,7 +240,7 @@ class TestTwoContainers:
         known, pods = {**data("a"), **data("a", None, SIDE)}, (app(), app(-3600, "web-0", "side"))
         history.look(1, known, *pods, template=has())
         history.look(10, known, *pods, template=self.BOTH)
-        history.end(20, failed=True, message="kubelet cannot pull i:2")
+        history.end(20, End.FAILED, message="kubelet cannot pull i:2")
         assert history.look(30, known, *pods, template=self.BOTH).run is None, "it stops the other image"
         known |= data("b", 40, SIDE)
         found = history.look(60, known, *pods, template=self.BOTH).run
@@ -257,7 +258,7 @@ class TestTwoContainers:
 
     def test_an_image_that_may_not_be_tried_hides_no_other_template(self) -> None:
         history = running(IMAGE, *self.BOTH.changes)
-        history.end(20, failed=True)
+        history.end(20, End.FAILED)
         refused = {"refused": ("s:latest has no fixed tag",)}
         assert history.look(30, template=has(new(), **refused)).run is None
         history.look(40, template=has(**refused))
@@ -272,7 +273,7 @@ class TestTwoContainers:
     def test_the_template_is_unknown_for_a_moment(self) -> None:
         """This is no other template."""
         history = running(IMAGE, *self.BOTH.changes)
-        history.end(20, failed=True)
+        history.end(20, End.FAILED)
         for template in (has(wait="the controller of web has not observed it"), has(problem="web is not held"), None):
             history.look(30, template=template)
             assert history.look(31, template=self.BOTH).run is None
@@ -393,11 +394,11 @@ class TestWithChangedConfiguration:
     def test_an_image_that_failed_is_tried_again_with_changed_configuration(self) -> None:
         """It may have failed because of the old data."""
         history = running(BOTH)
-        history.end(20, failed=True, message="app of web-0 ended again")
+        history.end(20, End.FAILED, message="app of web-0 ended again")
         found = history.look(120, data("b", 100), template=has(new())).run
         assert found is not None
         assert (found.image, found.objects) == ("i:2", (f"ConfigMap cfg (data.*) {text(110)}",))
-        history.end(140, failed=True, message="app of web-0 ended again")
+        history.end(140, End.FAILED, message="app of web-0 ended again")
         stopped = history.look(150, data("b", 100), template=has(new()))
         assert (stopped.run, reason(stopped)) == (None, PolicyReason.FAILED), "once"
 

@@ -14,6 +14,7 @@ from crrd.core.policy.triggers import CONFIG_CHANGE, MAX_AGE, TEMPLATE_IMAGE, TR
 from crrd.core.policy.types import Policy
 from crrd.core.policy.v1alpha1 import read_policy, write_status
 from crrd.core.rollout.image.following import TemplateChange, TemplateImages
+from crrd.core.rollout.phases import End
 from tests.core.policy.test_decide import History, app, data, message, reason
 
 LACKING = TemplateImages((TemplateChange("app", "i:2", before=("i:1",), lacking=(("web-0", "a"),)),))
@@ -112,7 +113,7 @@ def test_a_run_ends_if_its_trigger_is_removed(trigger: Trigger) -> None:
 @every
 def test_a_failed_run_says_what_to_do(trigger: Trigger) -> None:
     case, history = CASES[trigger.name], with_run(trigger)
-    history.end(210, failed=True, message="web-0 does not start")
+    history.end(210, End.FAILED, message="web-0 does not start")
     stopped = case.then.by(history, 211)
     assert (stopped.run, reason(stopped)) == (None, PolicyReason.FAILED)
     assert stopped.status.run is not None
@@ -124,7 +125,10 @@ def test_a_failed_run_says_what_to_do(trigger: Trigger) -> None:
 @every
 def test_what_a_run_leaves_is_tried_again_or_not_wanted_any_more(trigger: Trigger) -> None:
     case, history = CASES[trigger.name], with_run(trigger)
-    history.end(210)
+    if trigger.notes_left:
+        history.end(210, End.LEFT_OUT, left=("web-0",))
+    else:
+        history.end(210)
     found = case.then.by(history, 211)
     assert found.run is None
     assert reason(found) == (PolicyReason.RETRY if trigger.left else PolicyReason.IDLE)
@@ -145,6 +149,21 @@ def test_a_run_that_gives_way_goes_on_afterwards(trigger: Trigger) -> None:
     again = replace(case.then, known=data("b", 205)).by(history, 231).run
     assert again is not None
     assert again.trigger == trigger.name
+
+
+def test_a_scheduled_run_that_gives_way_does_not_go_on_after_an_edit() -> None:
+    """Only times after the edit count."""
+    history = History(of("schedule", "configChange"))
+    Seen(data("a")).by(history, 1)
+    assert Seen(data("a")).by(history, 200).run is not None
+    schedule = read_policy({"spec": {"triggers": {"schedule": {"cron": "3 12 * * *"}}}}).schedule
+    history.policy = replace(history.policy, schedule=schedule, generation=2)
+    Seen(data("a")).by(history, 202)
+    newer = Seen(data("b", 205)).by(history, 220).run
+    assert newer is not None
+    assert newer.trigger == "configChange"
+    history.end(230)
+    assert Seen(data("b", 205), started=225).by(history, 231).run is None
 
 
 @every

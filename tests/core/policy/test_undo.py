@@ -7,11 +7,13 @@ import pytest
 from crrd.core.policy.course import ended, make_run
 from crrd.core.policy.decide import decide
 from crrd.core.policy.observed import Look, Observed
+from crrd.core.policy.outcome import Outcome
 from crrd.core.policy.problems import problems
 from crrd.core.policy.reasons import PolicyReason
 from crrd.core.policy.types import Judge, OnFailure, Policy, RunRecord, Schedule
 from crrd.core.policy.v1alpha1 import read_policy, write_status
 from crrd.core.rollout.image.following import TemplateChange
+from crrd.core.rollout.phases import End
 from crrd.core.rollout.run import Target
 from crrd.rollout.image.start import undone
 from tests.core.policy.test_decide import PLAIN, History, app, at, data, message, reason
@@ -28,7 +30,7 @@ def halted(policy: Policy = UNDO, seconds: float = 20) -> History:
     history = History(policy)
     history.look(1, data("a"), *PODS, template=has())
     assert history.look(10, data("a"), *PODS, template=has(new())).run is not None
-    history.end(seconds, failed=True, message=NO, halted=True)
+    history.end(seconds, End.HALTED, message=NO)
     return history
 
 
@@ -106,7 +108,7 @@ def test_pods_that_had_several_images_are_left_and_the_policy_says_so() -> None:
     several = replace(new(), before=("i:0", "i:1"))
     history.look(1, data("a"), *PODS, template=has())
     history.look(10, data("a"), *PODS, template=has(several))
-    history.end(20, failed=True, message=NO)
+    history.end(20, End.FAILED, message=NO)
     found = history.look(21, data("a"), *PODS, template=has(replace(several, lacking=HALF.lacking)))
     assert (found.run, reason(found)) == (None, PolicyReason.FAILED)
     assert f"{NO}; not undone, because its pods had i:0, i:1 before, and not one image" in message(found)
@@ -118,7 +120,7 @@ def test_an_image_that_another_pull_may_bring_is_not_given_back(before: str, why
     history, change = History(UNDO), new(before=tuple(filter(None, [before])))
     history.look(1, data("a"), *PODS, template=has())
     history.look(10, data("a"), *PODS, template=has(change))
-    history.end(20, failed=True, message=NO)
+    history.end(20, End.FAILED, message=NO)
     found = history.look(21, data("a"), *PODS, template=has(replace(change, lacking=HALF.lacking)))
     assert (found.run, "not undone" in message(found)) == (None, bool(why))
     assert why in message(found)
@@ -143,7 +145,7 @@ def test_a_new_template_ends_a_run_back() -> None:
 
 def test_a_run_back_that_fails_is_not_repeated() -> None:
     history, found = undoing()
-    history.end(30, failed=True, message="app of web-0 ended again")
+    history.end(30, End.FAILED, message="app of web-0 ended again")
     for seconds in (31, 9000):
         stopped = history.look(seconds, data("a"), *PODS, template=has(HALF))
         assert (stopped.run, reason(stopped)) == (None, PolicyReason.FAILED)
@@ -158,7 +160,7 @@ def test_a_run_back_that_fails_is_not_repeated() -> None:
 def test_after_one_that_has_failed_pods_follow_a_template_that_is_set_back(*, behind: bool) -> None:
     """A controller may have made a pod of the revision with i:2 meanwhile. Nothing undoes a run back."""
     history, _ = undoing()
-    history.end(30, failed=True, message="node is slow")
+    history.end(30, End.FAILED, message="node is slow")
     back = new("i:1", before=("i:2",), lacking=(("web-0", "a"),), behind=behind)
     found = history.look(40, data("a"), *PODS, template=has(back)).run
     assert found is not None
@@ -168,7 +170,7 @@ def test_after_one_that_has_failed_pods_follow_a_template_that_is_set_back(*, be
 def test_pods_that_a_run_back_has_left_get_their_image_later() -> None:
     """For example because a node is down."""
     history, found = undoing()
-    history.end(30, complete=False, left=("web-0",), message="node a is down")
+    history.end(30, End.PUT_OFF, away=("web-0",), message="node a is down")
     stopped = history.look(31, data("a"), *PODS, template=has(HALF))
     assert (stopped.run, reason(stopped)) == (None, PolicyReason.FAILED)
     assert "but the one that gives i:1 back is repeated at 2026-01-01T12:10:30Z" in message(stopped)
@@ -193,7 +195,7 @@ def test_what_changes_during_a_run_back_that_fails_gives_the_bad_image_no_furthe
     history.policy = replace(history.policy, generation=2)
     history.look(40, data("b", 22), *PODS, template=has(HALF))
     over = replace(found, generation=2)  # as RunTask records it
-    status = ended(history.policy, over, failed=True, message="node is slow", now=at(45))
+    status = ended(history.policy, over, Outcome(End.FAILED), message="node is slow", now=at(45))
     history.policy = replace(history.policy, status=status)
     again = history.look(46, data("b", 22), *PODS, template=has(HALF)).run
     assert again is None or not again.image
@@ -209,7 +211,7 @@ def test_what_only_records_lack_comes_after_images_that_pods_lack() -> None:
     pods = (*PODS, app(pod="web-0", name="side"), app(pod="web-1", name="side"))
     history.look(1, data("a"), *pods, template=has())
     history.look(10, data("a"), *pods, template=has(new()))
-    history.end(20, failed=True, message=NO)
+    history.end(20, End.FAILED, message=NO)
     complete = new(lacking=())
     assert history.look(21, data("a"), *pods, template=has(side, complete)).run is None, "that has failed"
     history.policy = replace(history.policy, generation=2)
@@ -224,7 +226,7 @@ def test_it_comes_before_another_image() -> None:
     pods = (*PODS, app(pod="web-0", name="side"), app(pod="web-1", name="side"))
     history.look(1, data("a"), *pods, template=has())
     history.look(10, data("a"), *pods, template=has(side))
-    history.end(20, failed=True, message=NO, halted=True)
+    history.end(20, End.HALTED, message=NO)
     found = history.look(21, data("a"), *pods, template=has(new(), replace(side, lacking=HALF.lacking))).run
     assert found is not None
     assert (found.containers, found.image, found.before) == (("side",), "s:1", ("s:2",))

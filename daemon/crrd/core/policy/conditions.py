@@ -44,7 +44,8 @@ def make_conditions(look: Look, known: Sequence[Problem], reason: PolicyReason, 
             why = PolicyReason.NOT_RESTORABLE if lacking else PolicyReason.RESTORABLE
             rows.append(("Restorable", not lacking, why, why.message(what=lacking)))
         why, detail = PolicyReason.EFFECTIVE, "; ".join(each.message for each in known)[:_CHARACTERS]
-        rows.append(("Effective", not known, known[0].reason if known else why, detail or why.message()))
+        if known or not unreadable:
+            rows.append(("Effective", not known, known[0].reason if known else why, detail or why.message()))
     return tuple(_make(policy, look.now, row) for row in rows)
 
 

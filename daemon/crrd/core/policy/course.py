@@ -1,6 +1,5 @@
 """The course of a policy's run: whether it still fits, when it gives way to another one, how it begins and ends."""
 
-from collections.abc import Collection
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -9,11 +8,13 @@ from crrd.core.judge.metrics import digest_of
 from crrd.core.policy.config import brings, is_behind, is_taken_back
 from crrd.core.policy.failures import is_corrected, stopped_by, stops, with_last
 from crrd.core.policy.observed import Look, Running
+from crrd.core.policy.outcome import Outcome
 from crrd.core.policy.records import name_of
 from crrd.core.policy.reloads import has_reloaded, lacked, only
 from crrd.core.policy.triggers import TRIGGERS, triggers_of
 from crrd.core.policy.types import Judge, Policy, PolicyStatus, RunRecord
 from crrd.core.rollout.change import ImageChange, TemplateMode
+from crrd.core.rollout.phases import End
 from crrd.core.rollout.run import Options, Run, Target
 
 
@@ -60,28 +61,17 @@ def begun(policy: Policy, run: RunRecord) -> PolicyStatus:
     return replace(TRIGGERS[run.trigger].begun(policy, run), run=run)
 
 
-def ended(
-    policy: Policy,
-    run: RunRecord,
-    *,
-    failed: bool,
-    message: str,
-    now: datetime,
-    complete: bool = True,
-    left: Collection[str] = (),
-    halted: bool = False,
-) -> PolicyStatus:
-    """Return the status after the end of a run. It is not `complete` if pods are `left`, as on nodes that are down.
-
-    `halted`: as in RunRecord.
-    """
-    trigger, hashes = TRIGGERS[run.trigger], _hashes(policy, run) if failed else ()
-    over = replace(run, finished=rfc3339(now), failed=failed, message=message, halted=halted, hashes=hashes)
+def ended(policy: Policy, run: RunRecord, outcome: Outcome, *, message: str, now: datetime) -> PolicyStatus:
+    """Return the status after the end of a run."""
+    trigger, end, failed = TRIGGERS[run.trigger], outcome.end, outcome.end.has_failed
+    hashes, left = _hashes(policy, run) if failed else (), outcome.left if trigger.notes_left and not failed else ()
+    over = replace(run, finished=rfc3339(now), failed=failed, message=message, halted=end is End.HALTED)
+    over = replace(over, hashes=hashes, left=left)
     status = trigger.ended(policy, over)
-    if complete and not failed and trigger in triggers_of(policy):
+    if end is End.DONE and trigger in triggers_of(policy):
         status = trigger.complete(replace(policy, status=status), over)
     elif run.reload and not failed:
-        status = lacked(replace(policy, status=status), over, left)
+        status = lacked(replace(policy, status=status), over, (*outcome.away, *outcome.left))
     return replace(status, run=over)
 
 

@@ -12,6 +12,7 @@ from crrd.core.policy.course import begun, ended, is_repaired, next_run
 from crrd.core.policy.failures import stopped_by, stops
 from crrd.core.policy.observed import Look, Observed, UseKey
 from crrd.core.policy.order import NO_CLAIMS, Claims, circle, claims_of, wait_for_others
+from crrd.core.policy.outcome import Outcome
 from crrd.core.policy.problems import Problem, problems
 from crrd.core.policy.reasons import PolicyReason
 from crrd.core.policy.records import can_undo, last_try, run_back
@@ -20,6 +21,7 @@ from crrd.core.policy.revisions import NOTHING, DataActions, State, actions, con
 from crrd.core.policy.schedule import forget_schedule, window_at
 from crrd.core.policy.triggers import CONFIG_CHANGE, TRIGGERS, Wanted, find_wanted
 from crrd.core.policy.types import OnFailure, Policy, PolicyStatus, RunRecord
+from crrd.core.rollout.phases import End
 
 FAILED_RETRY = timedelta(seconds=15)
 """Until a failed run, or a wait for another policy, is looked at again. Not all causes for its end are watched."""
@@ -113,7 +115,7 @@ def _remembered(look: Look) -> PolicyStatus:
         if not run.image and is_taken_back(look, run):
             what = "its changes were taken back, and all containers have the data from before"
         message = f"{run.message}; after that, {what} and are ready"
-        return ended(look.policy, run, failed=False, message=message, now=look.now)
+        return ended(look.policy, run, Outcome(End.DONE), message=message, now=look.now)
     for failed in look.status.failed:
         if is_repaired(look, replace(failed, image="")):  # only its data counts
             others = tuple(each for each in look.status.failed if each is not failed)

@@ -13,6 +13,7 @@ from crrd.core.policy.types import CRON_NAMES, Policy, PolicyStatus, Schedule, W
 
 MOST_WINDOWS = 100
 """Through how many windows a scheduled time may wait."""
+_CHAINED = 10  # How many windows that overlap are looked through for the time at which the last one closes
 
 
 def read_schedule(section: Section, deadline: int | None = None) -> Schedule | None:
@@ -51,7 +52,13 @@ def window_at(window: Window | None, moment: datetime) -> tuple[datetime | None,
         return None, None
     length = timedelta(seconds=window.duration)
     opened = window.opens.latest(moment - length, moment)
-    return (window.opens.next_after(moment), None) if opened is None else (None, opened + length)
+    if opened is None:
+        return window.opens.next_after(moment), None
+    for _ in range(_CHAINED):  # it may open again before it closes
+        if (again := window.opens.latest(opened, opened + length)) is None:
+            break
+        opened = again
+    return None, opened + length
 
 
 def forget_schedule(policy: Policy) -> PolicyStatus:

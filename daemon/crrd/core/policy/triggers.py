@@ -73,6 +73,7 @@ class Trigger:
     complete: Then = _unchanged  # It has succeeded, and has left no pod
     ended: Then = _unchanged  # In any way, except that it was replaced
     left: str = ""  # What its runs can leave
+    notes_left: bool = False  # Whether its runs record which pods they have left
     resumed_by: str = "the policy or the configuration changes, or {resume} succeeds"
     """Until when no run starts after one that has failed. `resume` stands for the command."""
 
@@ -187,15 +188,29 @@ def _changed(look: Look) -> Wanted:
     A container that gets an image has them from that run.
     """
     changes, settling = due(look, look.served)
+    changes, left = _without_left(look, changes)
     given = {name for run in _outdated(look).runs for name in run.containers}
-    left = [
+    changes = [
         each if each.pods else replace(each, containers=tuple(name for name in each.containers if name not in given))
         for each in changes
     ]
     runs = (
-        make_record(look, CONFIG_CHANGE.name, each.containers, each.limit, each) for each in left if each.containers
+        make_record(look, CONFIG_CHANGE.name, each.containers, each.limit, each) for each in changes if each.containers
     )
-    return Wanted(tuple(runs), tuple(each.limit for each in settling[:1]), tuple(settling))
+    return Wanted(tuple(runs), tuple(each.limit for each in settling[:1]), tuple(settling), left)
+
+
+def _without_left(look: Look, changes: list[Due]) -> tuple[list[Due], tuple[Left, ...]]:
+    """Return the changes without those that only pods lack which the last run has just left, and what that has left."""
+    last = look.status.run
+    ended = parse_time(last.finished) if last is not None and last.left else None
+    if last is None or ended is None or ended + RETRY <= look.now:
+        return changes, ()
+    since, others = parse_time(last.since) or ended, [each for each in look.served if each.pod not in last.left]
+    found = [each for each in due(look, others)[0] if each.limit <= since]
+    found += [each for each in changes if each.limit > since]
+    found.sort(key=lambda each: (not each.pods, each.limit))
+    return found, () if found == changes else (Left(ended + RETRY, last),)
 
 
 def _begin_change(policy: Policy, run: RunRecord) -> PolicyStatus:
@@ -230,8 +245,11 @@ def _scheduled(look: Look) -> Wanted:
 
 
 def _schedule_again(policy: Policy, run: RunRecord) -> PolicyStatus:
-    time = parse_time(run.since)
-    return replace(policy.status, scheduled=rfc3339(time - timedelta(seconds=1)) if time else "")
+    """The run's time counts again, unless the schedule was edited or suspended since."""
+    status, time = policy.status, parse_time(run.since)
+    if time is None or status.scheduled != run.since:
+        return status
+    return replace(status, scheduled=rfc3339(time - timedelta(seconds=1)))
 
 
 def _too_old(look: Look, running: Iterable[Running]) -> list[Running]:
@@ -267,7 +285,7 @@ TEMPLATE_IMAGE = Trigger(
 CONFIG_CHANGE = Trigger(
     name="configChange", attribute="config", read=_read_change, wants=_changed, goes_first=True,
     works=lambda look: any(each.uses for each in look.found.running), put_off=_changed_but_down,
-    noted=_note_config, begun=_begin_change, complete=covered)
+    noted=_note_config, begun=_begin_change, complete=covered, left="pods lack the new data", notes_left=True)
 SCHEDULE = Trigger(
     name="schedule", attribute="schedule", read=_read_schedule, wants=_scheduled, noted=note_schedule,
     begun=lambda policy, run: replace(policy.status, scheduled=run.since, skipped=""), replaced=_schedule_again)

@@ -240,6 +240,11 @@ class RunRecord:
         "changed again.",
     ] = ()
     undoes: Annotated[str, "Name of the failed run whose pods get the image back that they had."] = ""
+    left: Annotated[
+        tuple[str, ...],
+        "Of a run for changed configuration that is over: pods that it could not restart, for example because a "
+        "container had not started. It is tried again after ten minutes.",
+    ] = ()
 
     @property
     def gives(self) -> tuple[tuple[str, ...], str, str]:

@@ -135,7 +135,8 @@ class End(StrEnum):
       (`Times.is_turn`) ends at once, because others need its place.
     - The task of a policy's run (`manager/policies/run_task`): a missing right ends a run with an image as LEFT_OUT,
       and so does `Pace.after` a run that gets nowhere. After an end of `GOES_ON`, also because the window has closed,
-      the run has not ended, and YIELDED is recorded. `_outcome` says how an end counts for the policy.
+      the run has not ended, and YIELDED is recorded. `core/policy/outcome` says how an end counts for
+      the policy.
     - The policy (`core/policy/course`): `next_run` ends a run that does not fit the policy any more, or that a newer
       one replaces. Its task is cancelled. So it is if the policy is suspended or deleted, or another manager leads.
       No end is recorded on the requests of a cancelled task.
@@ -216,6 +217,11 @@ class End(StrEnum):
     def incomplete(self) -> bool:
         """Whether no pod has failed, but some are left."""
         return self in (End.LEFT_OUT, End.PUT_OFF)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the run of a policy has failed with it."""
+        return self.metric in ("failed", "halted")
 
     @property
     def over(self) -> bool:

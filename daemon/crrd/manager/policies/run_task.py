@@ -11,15 +11,15 @@ from enum import StrEnum
 import structlog
 
 from crrd.core.policy.course import ended, make_run
+from crrd.core.policy.outcome import outcome_of
 from crrd.core.policy.pace import CHECK_SECONDS, TURN_SECONDS, Pace
 from crrd.core.policy.types import ANNOTATION_CONTINUE, API_VERSION, KIND, Policy, RunRecord
 from crrd.core.rollout.kinds import kind_of
-from crrd.core.rollout.phases import GOES_ON, End, Stage
+from crrd.core.rollout.phases import GOES_ON, End
 from crrd.core.rollout.plan import Plan, make_plan
-from crrd.core.rollout.rows import tally
 from crrd.core.rollout.run import Target
 from crrd.core.rollout.skips import RESTART_MORE
-from crrd.core.rollout.waits import Remedies, Skip, WaitReason
+from crrd.core.rollout.waits import Remedies, WaitReason
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
 from crrd.kube.events import KubeEventSink
@@ -104,7 +104,8 @@ class RunTask:
         only: frozenset[str] = frozenset(),
     ) -> None:
         """`until` is the end of the policy's window, None if it has none, or is open for ever. `only` is as in Run."""
-        self._shared, self.policy, self.record, self._aim, self._until = shared, policy, record, aim, until
+        self._shared, self.policy, self.record, self._aim = shared, policy, record, aim
+        self.until = until
         self.run = replace(make_run(policy, record, aim.target), only=only)
         self.pace = Pace(loop_time())
         self.phase, self.progress = TaskPhase.QUEUED, ""
@@ -115,7 +116,7 @@ class RunTask:
         metrics = policy.judge.metrics if policy.judge is not None else ()
         self._judge = MetricsJudge(metrics, prometheus.ask, shared.clock.now)
         last = policy.status.run
-        self._continues = last is not None and last.name == record.name
+        self._continues = last is not None and last.name == record.name and not last.finished
         self._log = log.bind(policy=policy.key, run=record.name)
         refreshes = any(each.get("type") == "FilesRefreshed" for each in policy.conditions)
         self._display = TurnDisplay(self._progressed, self._refreshed, has_problem=self._continues and refreshes)
@@ -133,7 +134,7 @@ class RunTask:
 
     def _closed(self) -> bool:
         """Whether the policy's window has closed."""
-        return self._until is not None and self._shared.clock.now() >= self._until
+        return self.until is not None and self._shared.clock.now() >= self.until
 
     async def carry_out(self) -> None:
         """Take turns until the run has ended, and record its end; or until the policy's window has closed."""
@@ -202,8 +203,8 @@ class RunTask:
     async def _carry_on(self, cluster: Cluster) -> Plan:
         """Carry out a part of the run. Return its last plan."""
         shared, run, left = self._shared, self.run, None
-        if self._until is not None:
-            left = (self._until - shared.clock.now()).total_seconds()
+        if self.until is not None:
+            left = (self.until - shared.clock.now()).total_seconds()
         parts = shared.client, cluster, shared.clock, self._display
         writer = make_writer(shared.client, cluster, run, self._display, shared.clock)
         times = self.pace.times(left, loop_time(), full=shared.turns.full)
@@ -238,20 +239,17 @@ class RunTask:
 
     async def _end(self, plan: Plan) -> None:
         """Report how the run has ended, and record it in the policy's status."""
-        end, message = self._outcome(plan)
+        outcome, message = outcome_of(plan, gives_image=bool(self.record.image)), self._message(plan)
+        end = outcome.end
         record = replace(
             self.record, generation=self.policy.generation
         )  # an edit before the end does not void a failure
-        halted = end is End.HALTED
-        failed = halted or end.metric == "failed"
-        left = {row.pod for row in plan.rows if row.stage is Stage.PUT_OFF or row.is_odd}
-        self._log.info("policy run ended", failed=failed, message=message)
-        self._record_event(End.FAILED if failed and not halted else end, message)
+        self._log.info("policy run ended", failed=end.has_failed, message=message)
+        self._record_event(End.FAILED if end.has_failed and end is not End.HALTED else end, message)
         self._shared.on_run(record.trigger, end.metric)
         tries, uid, policies = 0, self.policy.uid, self._shared.policies
         while (latest := policies.get(self.policy.key)) is not None and latest.uid == uid:
-            now, how = self._shared.clock.now(), {"failed": failed, "complete": end is End.DONE, "halted": halted}
-            status = ended(latest, record, message=message, now=now, left=left, **how)
+            status = ended(latest, record, outcome, message=message, now=self._shared.clock.now())
             try:
                 await policies.write(latest, status, latest.conditions)
             except CrrdError as error:  # retried here, because a new attempt of the run would repeat the event
@@ -260,18 +258,12 @@ class RunTask:
             else:
                 return
 
-    def _outcome(self, plan: Plan) -> tuple[End, str]:
-        """Return how the run has ended for the policy, and the sentence that its status has."""
-        odd, end = [row for row in plan.rows if row.is_odd], plan.end or End.DONE
-        if end is End.DONE and any(row.skip is not Skip.NO_CONTAINER for row in odd):
-            end = End.LEFT_OUT
-        unserved = any(row.skip is Skip.NO_DAEMON for row in odd)
-        if self.record.image and unserved and end is End.FAILED and not tally(plan.rows)[Stage.FAILED]:
-            end = End.LEFT_OUT  # what new pods are made of cannot follow, because pods are left without the image
+    def _message(self, plan: Plan) -> str:
+        """Return the sentence that the status has about the end of the run."""
         named = self.record.image and plan.end is not None and plan.end.incomplete  # the plan's message names them
-        skipped = [] if named else [f"{row.pod}: {row.wait.why}" for row in odd]
+        skipped = [f"{row.pod}: {row.wait.why}" for row in plan.rows if row.is_odd and not named]
         details = failures(plan.rows) or "; ".join([*skipped, *filter(None, [plan.message])])
-        return end, ": ".join(filter(None, [summary(plan.rows) if plan.rows else "", details]))[:1000]
+        return ": ".join(filter(None, [summary(plan.rows) if plan.rows else "", details]))[:1000]
 
     def _record_event(self, end: End | None, message: str) -> None:
         """Queue events on the workload and on the policy."""

@@ -50,7 +50,9 @@ class PolicyRuns:
     ) -> None:
         """Carry out this run of a policy, and stop any other. `until` and `only` are those of RunTask."""
         self.stop_others(policy, wanted, aim)
-        if wanted is None or aim is None or policy.key in self._active:
+        if (active := self.active(policy.key)) is not None:
+            active.until = until  # another window may have opened before the first one closes
+        if active is not None or wanted is None or aim is None:
             return
         made = RunTask(self._shared, policy, wanted, aim, until, only=only)
         self._active[policy.key] = made, asyncio.create_task(self._carry_out(made), name=f"run {wanted.name}")

@@ -1,9 +1,10 @@
 """The known policies, and writes of their status."""
 
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
+from crrd.core.policy.conditions import Condition
 from crrd.core.policy.reasons import PolicyReason
 from crrd.core.policy.types import Policy, PolicyStatus
 from crrd.core.policy.v1alpha1 import read_policy, write_status
@@ -46,7 +47,7 @@ class Policies:
         return counts
 
     async def write(
-        self, policy: Policy, status: PolicyStatus, conditions: object, *, always: bool = False
+        self, policy: Policy, status: PolicyStatus, conditions: Sequence[Condition], *, always: bool = False
     ) -> tuple[str, ...]:
         """Write the status if it has changed, or `always`. Return the fields that the API server has dropped.
 
@@ -54,7 +55,9 @@ class Policies:
         """
         if status == policy.status and conditions == policy.conditions and not always:
             return ()
-        whole = {**write_status(status), "conditions": conditions, "observedGeneration": policy.generation}
+        ready = next((each for each in conditions if each.get("type") == "Ready"), {})  # others may be older
+        generation = ready.get("observedGeneration", -1)
+        whole = {**write_status(status), "conditions": conditions, "observedGeneration": generation}
         body = {"metadata": {"resourceVersion": policy.resource_version}, "status": whole}
         name = policy.namespace, policy.name
         answer = await self._client.merge_patch(POLICIES, *name, body, subresource="status")
