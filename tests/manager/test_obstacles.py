@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from crrd.core.policy.observed import Observed
+from crrd.core.policy.observed import Observed, Stopped
+from crrd.core.policy.reasons import PolicyReason
 from crrd.core.rollout.image.following import TemplateImages
 from crrd.lib.backoff import FAILED, REFUSED
 from crrd.manager.policies.obstacles import Obstacle, obstacle_of
@@ -33,9 +34,9 @@ def test_the_docs_promise_what_the_tables_have() -> None:
     ("found", "obstacle"),
     [
         (Observed(), None),
-        (Observed(unreadable="may not list configmaps"), Obstacle.RIGHT),
+        (Observed(stopped=Stopped(PolicyReason.UNREADABLE, "may not list configmaps")), Obstacle.RIGHT),
         (Observed(dropped=("status.config",)), Obstacle.RIGHT),
-        (Observed(problem="no such kind"), Obstacle.TARGET),
+        (Observed(stopped=Stopped(PolicyReason.TARGET, "no such kind")), Obstacle.TARGET),
         (Observed(template=TemplateImages()), None),
         (Observed(template=TemplateImages(problem="may not patch pods", lacks_right=True)), Obstacle.RIGHT),
         (Observed(template=TemplateImages(refused=("exceeded quota",))), Obstacle.REFUSAL),
@@ -48,7 +49,10 @@ def test_what_a_look_finds(found: Observed, obstacle: Obstacle | None) -> None:
 
 
 def test_a_target_that_is_watched_for_needs_no_look() -> None:
-    assert obstacle_of(Observed(problem="deployment.apps/web not found"), is_watched=True) is None
+    assert (
+        obstacle_of(Observed(stopped=Stopped(PolicyReason.TARGET, "deployment.apps/web not found")), is_watched=True)
+        is None
+    )
 
 
 @pytest.mark.parametrize("obstacle", Obstacle)

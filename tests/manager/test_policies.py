@@ -304,7 +304,7 @@ def test_a_kind_that_no_role_includes_needs_one_of_its_own() -> None:
         ApiRefusedError("no", status=403),
     )
     error.resource = "rollouts.argoproj.io"
-    assert observer._grant(error, "shop", "crrd-read-config") == (
+    assert observer._unreadable(error, "shop", "crrd-read-config").message == (
         "the manager may not read rollouts.argoproj.io, which crrd-read-config does not allow: bind a Role with get, "
         "list and watch of rollouts.argoproj.io to the ServiceAccount crrd-system:m in shop"
     )

@@ -17,7 +17,6 @@ from crrd.core.rollout.image.pull import LABEL_PULL, LABEL_PULL_POLICY
 from crrd.core.rollout.state import read_member
 from crrd.kube.discovery import kind_of
 from crrd.kube.resources import POLICIES, REPLICA_SETS
-from crrd.manager.policies import template_images
 from crrd.manager.policies.template_images import TemplateObserver
 from crrd.rollout.target import find_workload
 from crrd_localnode.api.admission import AdmissionRequest, Operation, User
@@ -367,7 +366,7 @@ async def test_what_keeps_pods_from_following_is_said_before_a_run_begins(
         cluster.api.admission.mutating.pop()
         await shop.set("i:2", paused=False)
         assert "is not held" in (await settled()).problem
-        monkeypatch.setattr(template_images, "missing_rights", lacks)
+        monkeypatch.setattr("crrd.manager.policies.rights.missing_rights", lacks)
         found = await observed(shop)
         assert found.lacks_right
         assert found.problem == (

@@ -9,7 +9,7 @@ import pytest
 from crrd.core.rollout.change import ImageChange, TemplateMode
 from crrd.core.rollout.image.pull import pull_pod
 from crrd.core.rollout.run import Options, Run, Target
-from crrd.manager.policies.template_images import UPDATE_RIGHTS
+from crrd.manager.policies.rights import Rights
 from tests.repo.test_manager_policies import both, finalized, in_meta, owned, refreshed, unchanged
 from tests.repo.test_policies import ROBOT, ROOT, USER, labelled, manager, node, rules_of
 from tests.support.manifests import needs_kubectl, one, rendered
@@ -463,5 +463,5 @@ def test_the_role_has_what_a_policy_checks_before_a_run() -> None:
     role = one(rendered("base"), "ClusterRole", ROLE)
     has = {f"{verb} {kind}" for rule in role["rules"] for verb in rule["verbs"]
            for kind in (".".join(filter(None, (each, *rule["apiGroups"]))) for each in rule["resources"])}  # fmt: skip
-    wanted = {f"{verb} {kind}" for verbs, kind in map(str.split, UPDATE_RIGHTS) for verb in verbs.split(",")}
+    wanted = {f"{verb} {kind}" for verbs, kind in map(str.split, Rights.UPDATE.rights) for verb in verbs.split(",")}
     assert wanted <= has

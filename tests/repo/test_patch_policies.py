@@ -15,7 +15,7 @@ from crrd.core.rollout.patch.operations import give_back, give_images_back, rest
 from crrd.core.rollout.run import LABEL_RUN, Options, Run, Target
 from crrd.core.rollout.state import read_member
 from crrd.lib.jsonpatch import Operation
-from crrd.manager.policies.look import PATCH_RIGHTS
+from crrd.manager.policies.rights import Rights
 from crrd_localnode.api.patches import patch_maker
 from crrd_localnode.api.resources import POD as POD_KIND
 from tests.repo.test_image_policies import FREE, app, controller, in_spec, one_more, rules_with_roles
@@ -278,4 +278,4 @@ def test_the_role_has_what_a_policy_checks_before_it_works() -> None:
     role = one(rendered("base"), "ClusterRole", ROLE)
     has = {f"{verb} {kind}" for rule in role["rules"] for verb in rule["verbs"]
            for kind in (".".join(filter(None, (each, *rule["apiGroups"]))) for each in rule["resources"])}  # fmt: skip
-    assert {*PATCH_RIGHTS} <= has
+    assert {*Rights.PATCH.rights} <= has

@@ -10,7 +10,7 @@ from crrd.core.config.objects import whole_data, whole_hash
 from crrd.core.policy.revisions import Keep
 from crrd.core.policy.stored import restore_body, revision_body
 from crrd.core.policy.types import Policy
-from crrd.manager.policies.restorer import RESTORE_RIGHTS
+from crrd.manager.policies.rights import Rights
 from crrd_localnode.api.patches import merge_patch
 from tests.repo.test_image_policies import rules_with_roles
 from tests.repo.test_policies import manager
@@ -121,5 +121,5 @@ def test_the_look_asks_for_all_that_the_role_grants() -> None:
         for group in rule["apiGroups"]
         for resource in rule["resources"]
     }
-    asked = {(verb, resource) for verbs, resource in map(str.split, RESTORE_RIGHTS) for verb in verbs.split(",")}
+    asked = {(verb, resource) for verbs, resource in map(str.split, Rights.RESTORE.rights) for verb in verbs.split(",")}
     assert asked == granted

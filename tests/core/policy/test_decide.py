@@ -13,7 +13,7 @@ from crrd.core.config.references import Kind, Reference, Use
 from crrd.core.policy.config import due
 from crrd.core.policy.course import ended, make_run
 from crrd.core.policy.decide import Decision, decide
-from crrd.core.policy.observed import Data, Look, Observed, Running, UseKey, read_pod, used_parts
+from crrd.core.policy.observed import Data, Look, Observed, Running, Stopped, UseKey, read_pod, used_parts
 from crrd.core.policy.outcome import Outcome
 from crrd.core.policy.reasons import PolicyReason
 from crrd.core.policy.schedule import MOST_WINDOWS
@@ -691,8 +691,8 @@ class TestObstacles:
         [
             (replace(PLAIN, error="spec is wrong"), {}, PolicyReason.INVALID),
             (replace(PLAIN, suspended=True), {}, PolicyReason.SUSPENDED),
-            (PLAIN, {"problem": "deployment.apps/web not found"}, PolicyReason.TARGET),
-            (PLAIN, {"unreadable": "bind the role"}, PolicyReason.UNREADABLE),
+            (PLAIN, {"stopped": Stopped(PolicyReason.TARGET, "deployment.apps/web not found")}, PolicyReason.TARGET),
+            (PLAIN, {"stopped": Stopped(PolicyReason.UNREADABLE, "bind the role")}, PolicyReason.UNREADABLE),
             (PLAIN, {"missing": ("ConfigMap cfg has no key a",)}, PolicyReason.MISSING),
         ],
     )
@@ -713,7 +713,9 @@ class TestObstacles:
 
     def test_pods_that_cannot_be_listed_are_not_said_to_be_missing(self) -> None:
         by_labels = replace(PLAIN, target=None, selector="app=web")
-        decision = decide(by_labels, Observed(unreadable="400: the selector is wrong"), at(1))
+        decision = decide(
+            by_labels, Observed(stopped=Stopped(PolicyReason.UNREADABLE, "400: the selector is wrong")), at(1)
+        )
         assert [each["type"] for each in decision.conditions] == ["Ready", "ConfigReadable"]
 
     def test_a_condition_keeps_the_time_of_its_last_transition(self) -> None:

@@ -21,7 +21,8 @@ Condition = Mapping[str, Any]
 
 def make_conditions(look: Look, known: Sequence[Problem], reason: PolicyReason, message: str) -> tuple[Condition, ...]:
     """Return the conditions of a policy that does or waits for something, with this reason and message."""
-    policy, found, unreadable = look.policy, look.found, look.found.unreadable
+    policy, found = look.policy, look.found
+    unreadable = found.stopped.message if found.stopped is not None else ""
     rows = [("Ready", bool(reason.ready), reason, message)]
     if reason not in _BEFORE_READING:
         if policy.config is not None:

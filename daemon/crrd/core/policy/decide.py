@@ -10,7 +10,7 @@ from crrd.core.policy.conditions import make_conditions
 from crrd.core.policy.config import is_taken_back
 from crrd.core.policy.course import begun, ended, is_repaired, next_run
 from crrd.core.policy.failures import stopped_by, stops
-from crrd.core.policy.observed import Look, Observed, UseKey
+from crrd.core.policy.observed import Look, Observed, Stopped, UseKey
 from crrd.core.policy.order import NO_CLAIMS, Claims, circle, claims_of, wait_for_others
 from crrd.core.policy.outcome import Outcome
 from crrd.core.policy.problems import Problem, problems
@@ -71,7 +71,7 @@ def decide(policy: Policy, found: Observed, now: datetime) -> Decision:
     look = replace(look, policy=replace(policy, status=status))
     known = problems(look)
     if obstacle:
-        step = _step(obstacle[0], status, what=obstacle[1])
+        step = _step(obstacle.reason, status, what=obstacle.message)
     elif found.dropped:
         step = _step(PolicyReason.DROPPED, status, fields=", ".join(found.dropped))
     elif found.missing:
@@ -92,12 +92,11 @@ def decide(policy: Policy, found: Observed, now: datetime) -> Decision:
     return Decision(step.status, conditions, step.run, step.run_until, left, wake_at, unsettled, data, claims)
 
 
-def _obstacle(policy: Policy, found: Observed) -> tuple[PolicyReason, object] | None:
+def _obstacle(policy: Policy, found: Observed) -> Stopped | None:
     """Return why the policy does nothing, and notes nothing of what was observed; None if it works."""
-    whys = {PolicyReason.INVALID: policy.error, PolicyReason.SUSPENDED: policy.suspended}
-    whys |= {PolicyReason.UNPATCHABLE: found.unpatchable, PolicyReason.TARGET: found.problem}
-    whys |= {PolicyReason.UNREADABLE: found.unreadable}
-    return next((why for why in whys.items() if why[1]), None)
+    if policy.error:
+        return Stopped(PolicyReason.INVALID, policy.error)
+    return Stopped(PolicyReason.SUSPENDED, "") if policy.suspended else found.stopped
 
 
 def _stopped(policy: Policy) -> PolicyStatus:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from crrd.core.api.pod import ContainerKind
 from crrd.core.api.time import parse_time
@@ -11,6 +11,7 @@ from crrd.core.config.kept import NodeUse
 from crrd.core.config.parts import Part, held_since, parts_of
 from crrd.core.config.references import ObjectName, Reference, Use
 from crrd.core.config.uses import Unreached
+from crrd.core.policy.reasons import PolicyReason
 from crrd.core.policy.types import Policy, PolicyStatus
 from crrd.core.recreate.declared import undeclared
 from crrd.core.rollout.image.following import TemplateChange, TemplateImages
@@ -118,6 +119,13 @@ def used_parts(running: Iterable[Running]) -> dict[UseKey, tuple[Reference, ...]
     return found
 
 
+class Stopped(NamedTuple):
+    """Why the state could not be observed: there is no target, it cannot be read, or its pods must not be patched."""
+
+    reason: PolicyReason
+    message: str  # Why, and what to do about it
+
+
 @dataclass(frozen=True, slots=True)
 class Observed:
     """The observed state of a policy's target."""
@@ -129,9 +137,7 @@ class Observed:
     uses: Mapping[ObjectName, Mapping[str, NodeUse]] = field(default_factory=dict)
     """By object and node: the pods of the namespace that use it. Only objects that are immutable, or were."""
     missing: tuple[str, ...] = ()  # Messages about missing objects and keys that containers need to start
-    problem: str = ""  # Why there is no target, "" if there is one
-    unreadable: str = ""  # Why configuration cannot be read, and what to do about it
-    unpatchable: str = ""  # Why pods cannot be restarted by patches, and what to do about it
+    stopped: Stopped | None = None  # What kept the look from its end, None for nothing
     progress: str = ""  # What the active run waits for
     idle_for: float = 0.0  # Seconds since the active run has made progress
     down: Mapping[str, str] = field(default_factory=dict)

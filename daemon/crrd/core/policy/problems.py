@@ -88,7 +88,7 @@ def _problem(reason: PolicyReason, *, blocking: bool, **values: object) -> Probl
 def _of_no_pods(look: Look) -> Iterator[Problem]:
     """Yield why there is no pod, unless the target may just have none now."""
     policy, found = look.policy, look.found
-    if found.unreadable:
+    if found.stopped is not None:
         return  # maybe its pods could not be listed
     if policy.target is None:
         yield _problem(PolicyReason.NO_PODS, blocking=False)

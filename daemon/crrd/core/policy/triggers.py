@@ -22,6 +22,7 @@ from crrd.core.rollout.image.following import TemplateChange
 
 RETRY = timedelta(minutes=10)  # After a run, until what it has left is tried again
 READ_ROLE, UPDATE_ROLE, PATCH_ROLE = "crrd-read-config", "crrd-update-images", "crrd-patch-pods"
+SECRETS_ROLE, RESTORE_ROLE = "crrd-read-secrets", "crrd-restore-config"
 Place = tuple[str, str]  # A pod, and its node
 
 

@@ -13,7 +13,7 @@ import structlog
 from crrd.core.config.references import ObjectName
 from crrd.core.policy.conditions import look_failed
 from crrd.core.policy.decide import decide
-from crrd.core.policy.triggers import READ_ROLE
+from crrd.core.policy.triggers import READ_ROLE, grant
 from crrd.core.policy.types import Policy
 from crrd.core.rollout.waits import WaitReason, unserved
 from crrd.kube.client import KubeClient
@@ -67,7 +67,7 @@ class PolicyController(Controller):
         judge_addresses: tuple[str, ...] = (),
     ) -> None:
         super().__init__()
-        self._clock, self._nodes = clock, DownNodes(client)
+        self._clock, self._nodes, self._account = clock, DownNodes(client), account
         self._policies = Policies(client, self._changed, pull_resources, patch=patch)
         wake_at = self.queue.wake_at
         self._daemons = NodeDaemons(self._daemons_changed)
@@ -121,13 +121,15 @@ class PolicyController(Controller):
     def _carried_on(self, namespace: str) -> CarriedOn:
         found, undecided = set[str](), False
         for policy in self._in(namespace):
-            wanted, run = self._memories.get(policy.key, Memory()).wanted, policy.status.run
+            memory, run = self._memories.get(policy.key, Memory()), policy.status.run
             if (active := self._runs.active(policy.key)) is not None:
                 found.add(active.record.name)
-            elif not (policy.suspended or policy.error) and wanted is not None:
-                found.add(wanted)  # its task begins once the status is written
-            elif not (policy.suspended or policy.error or run is None or run.finished):
-                found.add(run.name)  # an earlier leader has begun it
+            elif policy.suspended or policy.error:
+                continue
+            elif memory.begins:
+                found.add(memory.begins)  # its task begins once the status is written
+            elif memory.claims is None and run is not None and not run.finished:
+                found.add(run.name)  # an earlier leader has begun it, and this one has not decided yet
                 undecided = True
         return CarriedOn(found, undecided)
 
@@ -214,7 +216,7 @@ class PolicyController(Controller):
         decision = decide(policy, found, self._clock.now())
         self._peers.claim(policy, found, decision.claims, others)
         memory.unsettled = decision.unsettled
-        memory.wanted = "" if decision.run is None else decision.run.name
+        memory.begins = "" if decision.run is None else decision.run.name
         self._runs.stop_others(policy, decision.run, aim)  # before the write, which may fail
         parts = policy, decision.status, decision.conditions
         memory.dropped = await self._policies.write(*parts, always=bool(found.dropped))
@@ -225,7 +227,7 @@ class PolicyController(Controller):
             self._runs.stop(key)
             return 0.0
         self._runs.follow(policy, decision.run, aim, decision.run_until, only=decision.run_only)
-        memory.wanted = ""
+        memory.begins = ""
         acted = await self._restorer.carry_out(policy, memory, decision.data)
         obstacle = obstacle_of(replace(found, refused=memory.refused), is_watched=memory.absent is not None)
         memory.hindered = memory.hindered + 1 if obstacle is memory.obstacle else 1
@@ -240,8 +242,8 @@ class PolicyController(Controller):
 
     def _refreshed(self, policy: Policy, problem: str, lacks_right: bool) -> None:
         """Record whether the run of a policy could have files refreshed."""
-        grant = self._observer.grant(policy.namespace, READ_ROLE)
-        remedy = f"; to allow it, bind the present ClusterRole {READ_ROLE}: {grant}"
+        command = grant(policy.namespace, READ_ROLE, self._account)
+        remedy = f"; to allow it, bind the present ClusterRole {READ_ROLE}: {command}"
         message = f"{FILES_NOT_REFRESHED}: {problem}{remedy if lacks_right else ''}" if problem else ""
         memory = self._memories.get(policy.key)
         if memory is not None and memory.old_files != message:

@@ -13,23 +13,23 @@ from typing import Any
 from crrd.core.config.objects import as_json, data_hash, missing, read_object, whole_data, whole_hash
 from crrd.core.config.parts import Part
 from crrd.core.config.references import Kind, ObjectName, Reference
-from crrd.core.policy.observed import Data, Observed, Peer, TargetPod, UseKey, observe, read_pod, used_parts
+from crrd.core.policy.observed import Data, Observed, Peer, Stopped, TargetPod, UseKey, observe, read_pod, used_parts
 from crrd.core.policy.order import Claims
+from crrd.core.policy.reasons import PolicyReason
 from crrd.core.policy.schedule import window_at
-from crrd.core.policy.triggers import PATCH_ROLE, grant, role_for
+from crrd.core.policy.triggers import SECRETS_ROLE, grant, role_for
 from crrd.core.policy.types import Policy
 from crrd.core.rollout.requests import read_run_request
 from crrd.core.rollout.run import LABEL_RUN, Target
 from crrd.core.rollout.skips import kubelet_matters
 from crrd.kube.client import KubeClient
 from crrd.kube.discovery import kind_of
-from crrd.kube.errors import ResourceMissingError
 from crrd.kube.kubelet_version import KubeletVersions
 from crrd.kube.resources import CONFIG_MAPS, CONFIGURATION, PODS, REQUESTS, SECRETS, Resource
-from crrd.kube.rights import missing_rights
 from crrd.lib.backoff import Backoff
 from crrd.lib.errors import ApiRefusedError, ConfigurationError, GoneError
 from crrd.manager.policies.obstacles import Obstacle
+from crrd.manager.policies.rights import Rights
 from crrd.manager.policies.template_images import TemplateObserver
 from crrd.manager.policies.watches import NamespaceWatches, Scope
 from crrd.rollout.owners import Owners
@@ -37,8 +37,6 @@ from crrd.rollout.target import Aim, find_workload
 
 _SCRYPT_COST = {"n": 2**12, "r": 8, "p": 1, "dklen": 16}
 """Cost of the hash of a Secret, because all readers of the policy can read it: 4 MiB and some ms for each guess."""
-PATCH_RIGHTS = ("patch pods", "respell pods.crr.apps.kruise.io")
-"""What the ClusterRole crrd-patch-pods grants, and policies whose runs create requests do not need."""
 _GROUPS = ("", "apps", "batch", "apps.kruise.io", "policy")  # Of the kinds that the ClusterRoles include
 KUBELET_SECONDS, KUBELETS, _NODES_AT_ONCE = 600.0, 20_000, 5
 """For how long the version of a kubelet is known to looks, of how many nodes, and how many are read at once. Before a
@@ -71,8 +69,7 @@ class Memory:
     unsettled: Mapping[UseKey, datetime] = field(default_factory=dict)  # As in Observed
     failing_since: float | None = None  # The loop's time of the first look of a row that did not succeed
     fails: bool = False  # Whether that is so long ago that the status should say so
-    wanted: str | None = None
-    """The run that is about to be carried out, "" for none; None if this process has not decided yet."""
+    begins: str = ""  # The run that is about to be carried out, "" for none
     claims: Claims | None = None  # What the last decision was about; None before the first one
     versions: Mapping[ObjectName, str] = field(default_factory=dict)  # Of the objects that it was about
     peer: Peer | None = None  # The policy as others have seen it at the last decision
@@ -139,13 +136,13 @@ class TargetObserver:
         namespace, role = policy.namespace, role_for(policy)
         found = Observed()
         try:
-            if policy.patch and (lacking := await self._missing(namespace)):
-                return None, Observed(unpatchable=lacking)
+            if policy.patch and (missing := await Rights.PATCH.missing(self._client, namespace, self._account)):
+                return None, Observed(stopped=Stopped(PolicyReason.UNPATCHABLE, missing))
             aim = await self._find(policy, memory)
         except ConfigurationError as error:
-            return None, Observed(problem=str(error))
+            return None, Observed(stopped=Stopped(PolicyReason.TARGET, str(error)))
         except ApiRefusedError as error:
-            return None, Observed(unreadable=self._grant(error, namespace, role))
+            return None, Observed(stopped=self._unreadable(error, namespace, role))
         try:
             query = aim.pods_query
             parse = partial(read_pod, now=now)
@@ -169,14 +166,14 @@ class TargetObserver:
             found = replace(found, reloaded=await self._reloaded(policy, now))
             listed &= await self._watches.watch(namespace, CONFIG_MAPS)
             if policy.config.secrets:
-                role = "crrd-read-secrets"
+                role = SECRETS_ROLE
                 listed &= await self._watches.watch(namespace, SECRETS)
                 role = role_for(policy)
             return aim, await self._with_data(policy, memory, found) if listed else None
         except ConfigurationError as error:
-            return None, Observed(problem=str(error))
+            return None, Observed(stopped=Stopped(PolicyReason.TARGET, str(error)))
         except ApiRefusedError as error:  # also if only the API server finds the selector invalid
-            return aim, replace(found, unreadable=self._grant(error, namespace, role))
+            return aim, replace(found, stopped=self._unreadable(error, namespace, role))
 
     async def _kubelets_of(self, policy: Policy, pods: Iterable[TargetPod]) -> Mapping[str, str]:
         """Return by node the version of the kubelet, where it decides what can be restarted."""
@@ -203,14 +200,6 @@ class TargetObserver:
         ended = {(each.run.name, each.request.pod_name): each for each in known}
         done = [key for key, each in ended.items() if each.request.reloads and each.succeeded]
         return {name: frozenset(pod for run, pod in done if run == name) for name in names}
-
-    async def _missing(self, namespace: str) -> str:
-        """Return which rights to patch pods the manager lacks, and what to do; "" for none."""
-        missing: tuple[str, ...] = ()
-        with suppress(ResourceMissingError):  # the local API server has no access reviews, and no rights
-            missing = await missing_rights(self._client, PATCH_RIGHTS, namespace)
-        what = f"the manager may not {', '.join(missing)} in this namespace"
-        return f"{what}; to allow it: {self.grant(namespace, PATCH_ROLE)}" if missing else ""
 
     async def _find(self, policy: Policy, memory: Memory) -> Aim:
         """Find the target. One that does not exist is watched for. Raises the errors of `find_target`."""
@@ -273,15 +262,12 @@ class TargetObserver:
             known = replace(known, whole=whole_hash(whole), size=len(as_json(whole)))
         return found.keys, known, gap
 
-    def _grant(self, error: ApiRefusedError, namespace: str, role: str) -> str:
-        """Return the message of a refusal, with the command that grants the right."""
+    def _unreadable(self, error: ApiRefusedError, namespace: str, role: str) -> Stopped:
+        """Return what a refusal means, with the command that grants the right."""
+        why = f"the manager may not read this namespace; to allow it: {grant(namespace, role, self._account)}"
         if error.status != 403:
-            return str(error)
-        if error.resource.partition(".")[2] not in _GROUPS:
+            why = str(error)
+        elif error.resource.partition(".")[2] not in _GROUPS:
             what = f"a Role with get, list and watch of {error.resource} to the ServiceAccount {self._account}"
-            return f"the manager may not read {error.resource}, which {role} does not allow: bind {what} in {namespace}"
-        return f"the manager may not read this namespace; to allow it: {self.grant(namespace, role)}"
-
-    def grant(self, namespace: str, role: str) -> str:
-        """Return the command that gives the rights of a ClusterRole to the manager."""
-        return grant(namespace, role, self._account)
+            why = f"the manager may not read {error.resource}, which {role} does not allow: bind {what} in {namespace}"
+        return Stopped(PolicyReason.UNREADABLE, why)

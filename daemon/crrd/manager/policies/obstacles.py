@@ -6,6 +6,7 @@ docs/operations.md has the same table for users ("What is tried again, and when"
 from enum import Enum
 
 from crrd.core.policy.observed import Observed
+from crrd.core.policy.reasons import PolicyReason
 from crrd.lib.backoff import REFUSED, Backoff
 
 RESYNC_SECONDS = 300.0  # Interval of looks without a change, because new pods may use other objects
@@ -26,14 +27,14 @@ class Obstacle(Enum):
 
 def obstacle_of(found: Observed, *, is_watched: bool) -> Obstacle | None:
     """Return what a look has found, None if nothing. `is_watched`: a watch reports when the target is there."""
-    template = found.template
-    if found.unreadable or found.unpatchable or found.dropped or found.unrestorable:
+    template, stopped = found.template, found.stopped and found.stopped.reason
+    if stopped in (PolicyReason.UNREADABLE, PolicyReason.UNPATCHABLE) or found.dropped or found.unrestorable:
         return Obstacle.RIGHT
     if template is not None and template.lacks_right:
         return Obstacle.RIGHT
     if found.refused:
         return Obstacle.REFUSAL
-    if found.problem:
+    if stopped is PolicyReason.TARGET:
         return None if is_watched else Obstacle.TARGET
     if template is None or not (template.refused or template.wait or template.problem):
         return None

@@ -4,7 +4,6 @@ It decides nothing (`core.policy.revisions` does). Each write is repeated at the
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -14,25 +13,15 @@ from crrd.core.config.objects import whole_data, whole_hash
 from crrd.core.policy.observed import Observed
 from crrd.core.policy.revisions import NOTHING, DataActions, Keep, Restore
 from crrd.core.policy.stored import LABEL_KEPT, read_stored, restore_body, revision_body
-from crrd.core.policy.triggers import grant
 from crrd.core.policy.types import API_VERSION, KIND, OnFailure, Policy
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
-from crrd.kube.errors import ResourceMissingError
 from crrd.kube.events import Event, KubeEventSink
 from crrd.kube.resources import CONFIG_MAPS, CONTROLLER_REVISIONS, metadata_of
-from crrd.kube.rights import missing_rights
 from crrd.lib.errors import ApiRefusedError, ConflictError, GoneError
 from crrd.lib.jsonfields import mapping, text
 from crrd.manager.policies.look import Memory
-
-RESTORE_ROLE = "crrd-restore-config"
-RESTORE_RIGHTS = (
-    "restore configmaps.crr.apps.kruise.io",
-    "patch configmaps",
-    "get,list,create,delete controllerrevisions.apps",
-)
-"""What that ClusterRole grants, and other policies do not need."""
+from crrd.manager.policies.rights import Rights
 
 log = structlog.get_logger(__name__)
 
@@ -50,16 +39,12 @@ class Restorer:
         Raises ApiUnavailableError.
         """
         wanted = policy.on_failure is OnFailure.RESTORE and policy.config is not None
-        stopped = policy.suspended or policy.error or found.problem or found.unreadable
+        stopped = policy.suspended or policy.error or found.stopped
         if stopped or not (wanted or policy.status.revisions):
             return found
-        namespace, missing = policy.namespace, tuple[str, ...]()
-        with suppress(ResourceMissingError):  # the local API server has no access reviews, and no rights
-            missing = await missing_rights(self._client, RESTORE_RIGHTS, namespace)
-        if missing:
-            remedy = grant(namespace, RESTORE_ROLE, self._account)
-            why = f"the manager may not {', '.join(missing)} in this namespace; to allow it: {remedy}"
-            return replace(found, unrestorable=why)
+        namespace = policy.namespace
+        if missing := await Rights.RESTORE.missing(self._client, namespace, self._account):
+            return replace(found, unrestorable=missing)
         selector = f"{LABEL_KEPT}={policy.uid}"
         kind = metadata_of(CONTROLLER_REVISIONS)
         try:

@@ -4,7 +4,6 @@ What would make the run fail is found out here, so that it does not begin: the r
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 
@@ -12,7 +11,6 @@ from crrd.core.policy.course import make_run
 from crrd.core.policy.failures import stops
 from crrd.core.policy.observed import Look, Observed
 from crrd.core.policy.records import last_try, make_image_record
-from crrd.core.policy.triggers import UPDATE_ROLE, grant
 from crrd.core.policy.types import Policy
 from crrd.core.rollout.image.facts import ImageRun
 from crrd.core.rollout.image.following import TemplateChange, TemplateImages
@@ -23,20 +21,11 @@ from crrd.core.rollout.phases import Stage
 from crrd.core.rollout.standing import make_rows
 from crrd.core.rollout.state import Member, World
 from crrd.kube.client import KubeClient
-from crrd.kube.errors import ResourceMissingError
-from crrd.kube.resources import REQUESTS
-from crrd.kube.rights import missing_rights
 from crrd.lib.errors import ConfigurationError
+from crrd.manager.policies.rights import Rights
 from crrd.rollout.image.follow import Held, read_held
 from crrd.rollout.image.trial import try_adoption, try_pods
 from crrd.rollout.target import Aim
-
-UPDATE_RIGHTS = (
-    *("patch,create,delete pods", "patch,delete replicasets.apps", "list controllerrevisions.apps"),
-    f"create {REQUESTS.full_name}",
-    "update-images pods.crr.apps.kruise.io",
-)
-"""What that ClusterRole grants, and policies without the trigger templateImage do not need."""
 
 
 class TemplateObserver:
@@ -54,13 +43,8 @@ class TemplateObserver:
         `members` are the target's pods, and `kubelets` versions by node. Raises ApiUnavailableError, ApiRefusedError,
         ConfigurationError.
         """
-        missing: tuple[str, ...] = ()
-        with suppress(ResourceMissingError):  # the local API server has no access reviews, and no rights
-            missing = await missing_rights(self._client, UPDATE_RIGHTS, policy.namespace)
-        if missing:
-            why = f"the manager may not {', '.join(missing)} in this namespace"
-            remedy = grant(policy.namespace, UPDATE_ROLE, self._account)
-            return TemplateImages(problem=f"{why}; to allow it: {remedy}", lacks_right=True)
+        if missing := await Rights.UPDATE.missing(self._client, policy.namespace, self._account):
+            return TemplateImages(problem=missing, lacks_right=True)
         held = await read_held(self._client, policy.namespace, aim, members)
         runs = [each for each in (policy.status.run, *policy.status.tried) if each is not None and each.image]
         given, failed = (
