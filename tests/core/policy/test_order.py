@@ -8,9 +8,14 @@ import pytest
 from crrd.core.config.references import Kind
 from crrd.core.policy.decide import Decision
 from crrd.core.policy.observed import Look, Observed, Peer
-from crrd.core.policy.order import circle, refused_by, unknown, wait_for_others
+from crrd.core.policy.order import circle, past_first_step, refused_by, unknown, wait_for_others
 from crrd.core.policy.reasons import PolicyReason
 from crrd.core.policy.types import BadRevision, PolicyStatus, RunRecord, UsedObject
+from crrd.core.rollout.parts import Part, PartState
+from crrd.core.rollout.phases import Stage
+from crrd.core.rollout.plan import Plan
+from crrd.core.rollout.rows import Row
+from crrd.core.rollout.run import Options
 from tests.core.policy.test_decide import PLAIN, START, History, app, data, message, reason, text
 
 CFG, OTHER = (Kind.CONFIG_MAP, "cfg"), (Kind.CONFIG_MAP, "other")
@@ -170,3 +175,26 @@ def test_a_name_that_no_policy_has_is_said_and_does_not_count() -> None:
     effective = next(each for each in found.conditions if each["type"] == "Effective")
     assert (effective["status"], effective["reason"]) == ("False", "PolicyNotFound")
     assert "spec.after names proxi" in effective["message"]
+
+
+def row(stage: Stage) -> Row:
+    return Row("web-0", "u", stage)
+
+
+@pytest.mark.parametrize(
+    ("options", "plan", "expected"),
+    [
+        (Options(("app",)), Plan((row(Stage.SETTLING),)), False),
+        (Options(("app",)), Plan((row(Stage.DONE), row(Stage.WAITING))), True),
+        (Options(("app",)), Plan((row(Stage.DONE), row(Stage.FAILED))), False),
+        (Options(("app",), steps=(1,)), Plan((row(Stage.DONE),)), False),
+        (Options(("app",), judge=60), Plan((row(Stage.DONE),), part=Part(state=PartState.JUDGING)), False),
+        (Options(("app",), judge=60), Plan((row(Stage.DONE),), part=Part(state=PartState.OVER)), True),
+        (Options(("app",), steps=(1,)), Plan((row(Stage.DONE),), part=Part(state=PartState.ASKING)), True),
+        (Options(("app",), steps=(1,)), Plan((row(Stage.DONE),), part=Part(state=PartState.PAUSING)), True),
+        (Options(("app",), steps=(1,)), Plan((row(Stage.WAITING),), part=Part(number=1)), True),
+        (Options(("app",), steps=(1,)), Plan((row(Stage.FAILED),), part=Part(number=1)), False),
+    ],
+)
+def test_when_others_may_begin(options: Options, plan: Plan, *, expected: bool) -> None:
+    assert past_first_step(options, plan) is expected

@@ -131,8 +131,8 @@ def test_what_a_run_leaves_is_tried_again_or_not_wanted_any_more(trigger: Trigge
         history.end(210)
     found = case.then.by(history, 211)
     assert found.run is None
-    assert reason(found) == (PolicyReason.RETRY if trigger.left else PolicyReason.IDLE)
-    assert message(found).endswith(trigger.left or "no container has to be restarted")
+    assert reason(found) == (PolicyReason.RETRY if trigger.retried else PolicyReason.IDLE)
+    assert message(found).endswith(trigger.retried or "no container has to be restarted")
 
 
 @pytest.mark.parametrize(
@@ -207,8 +207,8 @@ def test_what_is_left_longest_is_shown() -> None:
     assert old.by(history, 100).run is not None
     history.end(110)
     found = old.by(history, 120)
-    assert message(found).endswith(TEMPLATE_IMAGE.left)
-    assert MAX_AGE.left not in message(found)
+    assert message(found).endswith(TEMPLATE_IMAGE.retried)
+    assert MAX_AGE.retried not in message(found)
 
 
 @pytest.mark.parametrize("reason", PolicyReason, ids=str)

@@ -57,7 +57,7 @@ def make_run(policy: Policy, record: RunRecord, target: Target) -> Run:
 
 def begun(policy: Policy, run: RunRecord) -> PolicyStatus:
     """Return the status at the start of a run."""
-    policy = replace(policy, status=with_last(policy.status))
+    policy = policy.with_status(with_last(policy.status))
     return replace(TRIGGERS[run.trigger].begun(policy, run), run=run)
 
 
@@ -69,9 +69,9 @@ def ended(policy: Policy, run: RunRecord, outcome: Outcome, *, message: str, now
     over = replace(over, hashes=hashes, left=left)
     status = trigger.ended(policy, over)
     if end is End.DONE and trigger in triggers_of(policy):
-        status = trigger.complete(replace(policy, status=status), over)
+        status = trigger.complete(policy.with_status(status), over)
     elif run.reload and not failed:
-        status = lacked(replace(policy, status=status), over, (*outcome.away, *outcome.left))
+        status = lacked(policy.with_status(status), over, (*outcome.away, *outcome.left))
     return replace(status, run=over)
 
 
@@ -104,14 +104,12 @@ def next_run(look: Look, wanted: tuple[RunRecord, ...], *, may_start: bool) -> t
         why = "all containers have reloaded" if has_reloaded(policy, last) else "its changes were taken back"
         return _over(look.status, last, f"ended because {why}", look.now), first
     concerned = [each for each in look.found.running if _concerns(last, each)]
-    for kind, newer in (("template", images), ("change", () if last.undoes else changes)):
-        found = next(
-            (each for each in newer if any(_concerns(each, one) for one in _reasons(look, each, concerned))), None
-        )
-        starts = bool(last.image) or (may_start and bool(last.objects)) if kind == "template" else may_start
-        if found is not None and starts:
+    image_may = bool(last.image) or (may_start and bool(last.objects))
+    for what, may, newer in (("template", image_may, images), ("change", may_start and not last.undoes, changes)):
+        found = (each for each in newer if any(_concerns(each, one) for one in _reasons(look, each, concerned)))
+        if may and (run := next(found, None)) is not None:
             status = TRIGGERS[last.trigger].replaced(policy, last)
-            return _over(status, last, f"replaced by a run for a newer {kind}", look.now), found
+            return _over(status, last, f"replaced by a run for a newer {what}", look.now), run
     return look.status, last
 
 

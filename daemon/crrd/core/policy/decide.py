@@ -68,7 +68,7 @@ def decide(policy: Policy, found: Observed, now: datetime) -> Decision:
     look, obstacle, wanted = Look(policy, found, now), _obstacle(policy, found), Wanted()
     recorded, data = policy.status, NOTHING
     status = _stopped(policy) if obstacle else _remembered(look)
-    look = replace(look, policy=replace(policy, status=status))
+    look = look.with_status(status)
     known = problems(look)
     if obstacle:
         step = _step(obstacle.reason, status, what=obstacle.message)
@@ -87,7 +87,7 @@ def decide(policy: Policy, found: Observed, now: datetime) -> Decision:
         claims = claims_of(look, wanted, step.run, waits=step.reason is PolicyReason.AFTER)
     conditions = make_conditions(look, known, step.reason, step.message)
     wake_at = min(filter(None, (*wanted.wakes, *step.wakes)), default=None)
-    left = frozenset[str]() if step.run is None else only(replace(policy, status=step.status), step.run)
+    left = frozenset[str]() if step.run is None else only(policy.with_status(step.status), step.run)
     unsettled = {key: each.unsettled or now for each in wanted.settling for key in each.keys}
     return Decision(step.status, conditions, step.run, step.run_until, left, wake_at, unsettled, data, claims)
 
@@ -106,7 +106,7 @@ def _stopped(policy: Policy) -> PolicyStatus:
 def _remembered(look: Look) -> PolicyStatus:
     """Return the status with what was observed, and with a repair by the user."""
     for each in TRIGGERS.values():
-        look = replace(look, policy=replace(look.policy, status=each.noted(look)))
+        look = look.with_status(each.noted(look))
     run = look.status.run
     if run is not None and run.failed and is_repaired(look, run):
         how = "have reloaded or were restarted" if run.reload else "were restarted"
@@ -118,8 +118,8 @@ def _remembered(look: Look) -> PolicyStatus:
     for failed in look.status.failed:
         if is_repaired(look, replace(failed, image="")):  # only its data counts
             others = tuple(each for each in look.status.failed if each is not failed)
-            policy = replace(look.policy, status=replace(look.status, failed=others))
-            look = replace(look, policy=replace(policy, status=TRIGGERS[failed.trigger].complete(policy, failed)))
+            policy = look.policy.with_status(replace(look.status, failed=others))
+            look = look.with_status(TRIGGERS[failed.trigger].complete(policy, failed))
     restores = look.policy.on_failure is OnFailure.RESTORE
     if restores and run is not None and run.trigger == CONFIG_CHANGE.name and stops(look.policy, run):
         return condemn(look, run)
@@ -145,7 +145,7 @@ def _next_step(look: Look, known: Sequence[Problem], wanted: Wanted) -> _Step:
     goes_back = bool(wanted.runs) and all(each.back for each in wanted.runs)  # that does not wait for minInterval
     status, run = next_run(look, wanted.runs, may_start=opens is None and (next_at <= now or goes_back))
     last = status.run
-    if run is None and (failed := stopped_by(replace(look.policy, status=status))) is not None:
+    if run is None and (failed := stopped_by(look.policy.with_status(status))) is not None:
         newer = next((each for each in known if each.reason is PolicyReason.TEMPLATE), None)
         is_same = any(each.container in failed.containers for each in look.changes)
         if failed.image and newer is not None and not is_same:  # it is another template than that of the run
@@ -165,7 +165,7 @@ def _next_step(look: Look, known: Sequence[Problem], wanted: Wanted) -> _Step:
     idle_for, progress = look.found.idle_for, look.found.progress or run.reason
     why = PolicyReason.RUNNING if idle_for < BLOCKED_SECONDS + look.min_ready else PolicyReason.BLOCKED
     message = why.message(run=run.name, progress=progress, time=format_duration(idle_for // 60 * 60))
-    status = status if run is last else begun(replace(look.policy, status=status), run)
+    status = status if run is last else begun(look.policy.with_status(status), run)
     return _Step(why, message, status, wakes, run, closes)
 
 
@@ -175,7 +175,7 @@ def _failed(look: Look, status: PolicyStatus, last: RunRecord, wanted: Wanted) -
     if last.undoes:
         command = f"kubectl recreate undo {last.undoes} -n {look.policy.namespace}"
         until = f"the template, the policy or the configuration changes; to give the image back by hand: {command}"
-    for each in wanted.left:
+    for each in wanted.retries:
         if each.run is not None and each.run.undoes:  # it has left pods
             until = f"{until}, but the one that gives {each.run.image} back is repeated at {rfc3339(each.at)}"
     at, message = look.now + FAILED_RETRY, f"{last.message}{_undone(look.policy, status, last)}"
@@ -207,9 +207,9 @@ def _idle(look: Look, status: PolicyStatus, wanted: Wanted, known: Sequence[Prob
     tries = filter(None, (last_try(look, each) for each in look.changes))
     if (failed := next((each for each in tries if stops(look.policy, each)), None)) is not None:
         return _failed(look, status, failed, wanted)
-    for at, last, _ in wanted.left[:1]:
-        left = TRIGGERS[last.trigger].left
-        return _step(PolicyReason.RETRY, status, run=last.name, message=last.message, time=rfc3339(at), left=left)
+    for at, last, _ in wanted.retries[:1]:
+        values = {"message": last.message, "time": rfc3339(at), "left": TRIGGERS[last.trigger].retried}
+        return _step(PolicyReason.RETRY, status, run=last.name, **values)
     skipped = f"; skipped {status.skipped}" if status.skipped else ""
     more = "; see condition Effective" if known else ""
     return _step(PolicyReason.IDLE, status, more=f"{skipped}{more}")

@@ -180,6 +180,10 @@ class Look:
         """The policy's status."""
         return self.policy.status
 
+    def with_status(self, status: PolicyStatus) -> "Look":
+        """Return the look with another status of the policy."""
+        return replace(self, policy=self.policy.with_status(status))
+
     @property
     def served(self) -> tuple[Running, ...]:
         """The running containers whose nodes can restart them now."""

@@ -9,10 +9,14 @@ from dataclasses import dataclass
 
 from crrd.core.config.references import ObjectName
 from crrd.core.policy.config import brings
-from crrd.core.policy.failures import failed_with, refuses
-from crrd.core.policy.observed import Look
+from crrd.core.policy.failures import failed_with, refuses, stopped_by
+from crrd.core.policy.observed import Look, Peer
 from crrd.core.policy.triggers import Wanted
 from crrd.core.policy.types import Policy, RunRecord, UsedObject
+from crrd.core.rollout.parts import PartState
+from crrd.core.rollout.phases import Stage
+from crrd.core.rollout.plan import Plan
+from crrd.core.rollout.run import Options
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,7 @@ class Claims:
 
 
 NO_CLAIMS = Claims()
+_STEP_OVER = (PartState.ASKING, PartState.PAUSING, PartState.OVER)
 
 
 def claims_of(look: Look, wanted: Wanted, run: RunRecord | None, *, waits: bool) -> Claims:
@@ -53,6 +58,41 @@ def refused_by(policy: Policy, tries: RunRecord | None = None) -> frozenset[Obje
         if status.is_bad(each) or (failed_with(status, each) is not None and not tried):
             failed.append(each)
     return frozenset(each.part.object_name for each in failed)
+
+
+def peer_of(policy: Policy, claims: Claims | None, seen: Mapping[ObjectName, bool], *, past_first_step: bool) -> Peer:
+    """Return a policy as others see it.
+
+    `claims` are those of its last decision, None before the first one of this process. `seen` are the objects that it
+    was about, and whether they are still the same. `past_first_step` is about the run in progress.
+    """
+    run, uses, failed = policy.status.run, frozenset(seen), stopped_by(policy)
+    if claims is None:  # an earlier leader may have begun the run
+        uses = frozenset(each.part.object_name for each in policy.status.config)
+        claims = Claims(runs=_objects(run) if run is not None and not run.finished else frozenset())
+    same = frozenset(each for each, is_same in seen.items() if is_same)
+    bad = {each.part.object_name for each in policy.status.bad}
+    return Peer(
+        policy.name,
+        policy.after,
+        active=policy.config is not None and not (policy.suspended or policy.error),
+        uses=uses,
+        seen=same,
+        wants=claims.wants,
+        runs=claims.runs,
+        past_first_step=past_first_step,
+        failed=failed.name if failed is not None else "",
+        refused=refused_by(policy, run if past_first_step else None) | (bad & uses - same),
+    )
+
+
+def past_first_step(options: Options, plan: Plan) -> bool:
+    """Whether a run is well after its first step, or after its first pod if it has no steps."""
+    if any(row.stage is Stage.FAILED for row in plan.rows):
+        return False
+    if options.steps or options.judge:
+        return plan.part.number > 0 or plan.part.state in _STEP_OVER
+    return any(row.stage is Stage.DONE for row in plan.rows)
 
 
 def _tried_again(policy: Policy) -> frozenset[ObjectName]:

@@ -31,8 +31,8 @@ def grant(namespace: str, role: str, account: str) -> str:
     return f"kubectl create rolebinding {role} -n {namespace} --clusterrole={role} --serviceaccount={account}"
 
 
-class Left(NamedTuple):
-    """What a run has left, and when that is tried again."""
+class Retry(NamedTuple):
+    """When what a run has left is tried again."""
 
     at: datetime
     by: RunRecord
@@ -46,7 +46,7 @@ class Wanted:
     runs: tuple[RunRecord, ...] = ()  # That should start: those of whole pods, then those for the earliest changes
     wakes: tuple[datetime, ...] = ()  # When there can be others
     settling: tuple[Due, ...] = ()  # Changed configuration that settles, what does so first at the beginning
-    left: tuple[Left, ...] = ()  # The earliest first
+    retries: tuple[Retry, ...] = ()  # The earliest first
 
 
 Then = Callable[[Policy, RunRecord], PolicyStatus]  # Returns the status after something has happened to a run
@@ -73,7 +73,7 @@ class Trigger:
     replaced: Then = _unchanged  # By a run for something newer
     complete: Then = _unchanged  # It has succeeded, and has left no pod
     ended: Then = _unchanged  # In any way, except that it was replaced
-    left: str = ""  # What its runs can leave
+    retried: str = ""  # Why a run is tried again: what it has left
     notes_left: bool = False  # Whether its runs record which pods they have left
     resumed_by: str = "the policy or the configuration changes, or {resume} succeeds"
     """Until when no run starts after one that has failed. `resume` stands for the command."""
@@ -87,9 +87,11 @@ def _outdated(look: Look) -> Wanted:
     is not, and stops the others, until the template, the policy or data of its container changes. Data with which a run
     has failed comes with a new image, because that may be what the data needs.
     """
+    if not look.changes:
+        return Wanted()
     if (back := _back(look)) is not None:
         return back
-    (changes, settling), active, left = due(look, look.served, failed=True), look.status.run, list[Left]()
+    (changes, settling), active, retries = due(look, look.served, failed=True), look.status.run, list[Retry]()
     data_of = {name: each for each in reversed(changes) if not each.pods for name in each.containers}
     if any(_is_refused(look, each, data_of.get(each.container)) for each in look.changes):
         return Wanted()
@@ -102,8 +104,8 @@ def _outdated(look: Look) -> Wanted:
         goes_on = active is not None and not active.finished and active.gives == run.gives
         if goes_on or last is None or last.failed or (ended := parse_time(last.finished)) is None:
             return Wanted((run,))
-        left.append(Left(ended + RETRY, last, run))
-    return Wanted(left=tuple(left))
+        retries.append(Retry(ended + RETRY, last, run))
+    return Wanted(retries=tuple(retries))
 
 
 def _is_refused(look: Look, change: TemplateChange, data: Due | None) -> bool:
@@ -128,7 +130,7 @@ def _undo(look: Look, change: TemplateChange, failed: RunRecord) -> Wanted | Non
         return None
     run = make_undo_record(look, failed)
     if last is not None and (ended := parse_time(last.finished)) is not None:
-        return Wanted(left=(Left(ended + RETRY, last, run),))
+        return Wanted(retries=(Retry(ended + RETRY, last, run),))
     return Wanted((run,))
 
 
@@ -189,7 +191,7 @@ def _changed(look: Look) -> Wanted:
     A container that gets an image has them from that run.
     """
     changes, settling = due(look, look.served)
-    changes, left = _without_left(look, changes)
+    changes, retries = _without_left(look, changes)
     given = {name for run in _outdated(look).runs for name in run.containers}
     changes = [
         each if each.pods else replace(each, containers=tuple(name for name in each.containers if name not in given))
@@ -198,10 +200,10 @@ def _changed(look: Look) -> Wanted:
     runs = (
         make_record(look, CONFIG_CHANGE.name, each.containers, each.limit, each) for each in changes if each.containers
     )
-    return Wanted(tuple(runs), tuple(each.limit for each in settling[:1]), tuple(settling), left)
+    return Wanted(tuple(runs), tuple(each.limit for each in settling[:1]), tuple(settling), retries)
 
 
-def _without_left(look: Look, changes: list[Due]) -> tuple[list[Due], tuple[Left, ...]]:
+def _without_left(look: Look, changes: list[Due]) -> tuple[list[Due], tuple[Retry, ...]]:
     """Return the changes without those that only pods lack which the last run has just left, and what that has left."""
     last = look.status.run
     ended = parse_time(last.finished) if last is not None and last.left else None
@@ -211,17 +213,17 @@ def _without_left(look: Look, changes: list[Due]) -> tuple[list[Due], tuple[Left
     found = [each for each in due(look, others)[0] if each.limit <= since]
     found += [each for each in changes if each.limit > since]
     found.sort(key=lambda each: (not each.pods, each.limit))
-    return found, () if found == changes else (Left(ended + RETRY, last),)
+    return found, () if found == changes else (Retry(ended + RETRY, last),)
 
 
 def _begin_change(policy: Policy, run: RunRecord) -> PolicyStatus:
     status = tried(policy, run)
-    return unsure(replace(policy, status=status), run) if run.reload else status
+    return unsure(policy.with_status(status), run) if run.reload else status
 
 
 def _note_config(look: Look) -> PolicyStatus:
-    look = replace(look, policy=replace(look.policy, status=replace(look.status, config=remember(look))))
-    return pruned(note(replace(look, policy=replace(look.policy, status=narrowed(look)))))
+    look = look.with_status(replace(look.status, config=remember(look)))
+    return pruned(note(look.with_status(narrowed(look))))
 
 
 def _changed_but_down(look: Look) -> Iterable[Place]:
@@ -263,14 +265,14 @@ def _too_old(look: Look, running: Iterable[Running]) -> list[Running]:
 def _aged(look: Look) -> Wanted:
     """Return a run for the containers that are too old, except those that the last such run has just left."""
     age, last, now = timedelta(seconds=look.policy.max_age or 0), look.status.run, look.now
-    old, left = _too_old(look, look.served), tuple[Left, ...]()
+    old, retries = _too_old(look, look.served), tuple[Retry, ...]()
     wakes = sorted(each.started + age for each in look.served if each.started > now - age and not each.is_init)[:1]
     ended = parse_time(last.finished) if last is not None and last.trigger == MAX_AGE.name else None
     if last is not None and ended is not None and ended + RETRY > now:
         untried = [each for each in old if rfc3339(each.started) > last.since]
-        left, old = (Left(ended + RETRY, last),) if len(untried) < len(old) else (), untried
+        retries, old = (Retry(ended + RETRY, last),) if len(untried) < len(old) else (), untried
     names = tuple(dict.fromkeys(each.name for each in old))
-    return Wanted((make_record(look, MAX_AGE.name, names, now - age),) if old else (), tuple(wakes), left=left)
+    return Wanted((make_record(look, MAX_AGE.name, names, now - age),) if old else (), tuple(wakes), retries=retries)
 
 
 # The table. Above are the functions of each row.
@@ -280,20 +282,20 @@ TEMPLATE_IMAGE = Trigger(
     read=lambda triggers: triggers.optional_section("templateImage") is not None,
     wants=_outdated, goes_first=True, role=UPDATE_ROLE,
     put_off=lambda look: (place for each in look.changes for place in each.lacking if place[1] in look.found.down),
-    noted=_note_tried, complete=_brought_too, ended=_add_tried, left="pods lack the image of the template",
+    noted=_note_tried, complete=_brought_too, ended=_add_tried, retried="pods lack the image of the template",
     resumed_by="the template, the policy or the configuration changes; to try again, set spec.suspend to true, and "
     "back to false")  # there may be no request that `resume` could find
 CONFIG_CHANGE = Trigger(
     name="configChange", attribute="config", read=_read_change, wants=_changed, goes_first=True,
     works=lambda look: any(each.uses for each in look.found.running), put_off=_changed_but_down,
-    noted=_note_config, begun=_begin_change, complete=covered, left="pods lack the new data", notes_left=True)
+    noted=_note_config, begun=_begin_change, complete=covered, retried="pods lack the new data", notes_left=True)
 SCHEDULE = Trigger(
     name="schedule", attribute="schedule", read=_read_schedule, wants=_scheduled, noted=note_schedule,
     begun=lambda policy, run: replace(policy.status, scheduled=run.since, skipped=""), replaced=_schedule_again)
 MAX_AGE = Trigger(
     name="maxAge", attribute="max_age", read=lambda triggers: triggers.optional_integer("maxAge"), wants=_aged,
     put_off=lambda look: ((each.pod, each.node) for each in _too_old(look, look.unserved)),
-    left="containers are older than maxAge")
+    retried="containers are older than maxAge")
 # fmt: on
 TRIGGERS = {each.name: each for each in (TEMPLATE_IMAGE, CONFIG_CHANGE, SCHEDULE, MAX_AGE)}
 
@@ -320,7 +322,8 @@ def find_wanted(look: Look) -> Wanted:
     for each in triggers_of(look.policy):
         if each.goes_first or not any(one.runs for one in asked):
             asked.append(each.wants(look))
-    left = sorted((each for one in asked for each in one.left), key=lambda each: each.at)
-    runs = [run for one in asked for run in one.runs] or [each.run for each in left if each.run and each.at <= look.now]
-    wakes = (*(at for one in asked for at in one.wakes), *(each.at for each in left if each.at > look.now))
-    return Wanted(tuple(runs), wakes, tuple(due for one in asked for due in one.settling), tuple(left))
+    retries = sorted((each for one in asked for each in one.retries), key=lambda each: each.at)
+    again = [each.run for each in retries if each.run and each.at <= look.now]
+    runs = [run for one in asked for run in one.runs] or again
+    wakes = (*(at for one in asked for at in one.wakes), *(each.at for each in retries if each.at > look.now))
+    return Wanted(tuple(runs), wakes, tuple(due for one in asked for due in one.settling), tuple(retries))

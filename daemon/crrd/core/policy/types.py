@@ -1,7 +1,7 @@
 """A ContainerRecreatePolicy and its status as values. `v1alpha1` reads them from JSON."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any
@@ -318,6 +318,10 @@ class Policy:
     def key(self) -> str:
         """`namespace/name`."""
         return f"{self.namespace}/{self.name}"
+
+    def with_status(self, status: PolicyStatus) -> "Policy":
+        """Return the policy with another status."""
+        return replace(self, status=status)
 
     def allowed_steps(self, run: str) -> int:
         """Return how many steps of a run its owner has allowed to end."""

@@ -2,10 +2,8 @@
 
 from collections.abc import Callable, Iterable, Mapping
 
-from crrd.core.config.references import ObjectName
-from crrd.core.policy.failures import stopped_by
 from crrd.core.policy.observed import Observed, Peer
-from crrd.core.policy.order import NO_CLAIMS, Claims, refused_by
+from crrd.core.policy.order import Claims, peer_of
 from crrd.core.policy.types import Policy
 from crrd.manager.policies.look import Memory
 from crrd.manager.policies.runs import PolicyRuns
@@ -41,29 +39,8 @@ class Peers:
                     self._wake(each.key)
 
     def _peer(self, policy: Policy) -> Peer:
-        run, active = policy.status.run, self._runs.active(policy.key)
-        memory = self._memories.get(policy.key)
-        seen, claims = frozenset[ObjectName](), None if memory is None else memory.claims
-        if memory is not None and claims is not None:
-            now = {each: self._watches.version(policy.namespace, *each) for each in memory.versions}
-            uses = frozenset(memory.versions)
-            seen = frozenset(each for each, version in now.items() if version == memory.versions[each])
-        else:
-            uses = frozenset(each.part.object_name for each in policy.status.config)
-            begun = run.changes if run is not None and not run.finished else ()  # by an earlier leader
-            claims = Claims(runs=frozenset(each.part.object_name for each in begun)) if begun else NO_CLAIMS
+        memory, active = self._memories.get(policy.key, Memory()), self._runs.active(policy.key)
+        now = {each: self._watches.version(policy.namespace, *each) for each in memory.versions}
+        seen = {each: version == now[each] for each, version in memory.versions.items()}
         past_first_step = active is not None and active.past_first_step
-        failed, tries = stopped_by(policy), run if past_first_step else None
-        bad = {each.part.object_name for each in policy.status.bad}
-        return Peer(
-            policy.name,
-            policy.after,
-            active=policy.config is not None and not (policy.suspended or policy.error),
-            uses=uses,
-            seen=seen,
-            wants=claims.wants,
-            runs=claims.runs,
-            past_first_step=past_first_step,
-            failed=failed.name if failed is not None else "",
-            refused=refused_by(policy, tries) | (bad & uses - seen),
-        )
+        return peer_of(policy, memory.claims, seen, past_first_step=past_first_step)

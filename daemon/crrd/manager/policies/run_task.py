@@ -11,6 +11,7 @@ from enum import StrEnum
 import structlog
 
 from crrd.core.policy.course import ended, make_run
+from crrd.core.policy.order import past_first_step
 from crrd.core.policy.outcome import outcome_of
 from crrd.core.policy.pace import CHECK_SECONDS, TURN_SECONDS, Pace
 from crrd.core.policy.types import ANNOTATION_CONTINUE, API_VERSION, KIND, Policy, RunRecord
@@ -128,9 +129,9 @@ class RunTask:
 
     @property
     def past_first_step(self) -> bool:
-        """Whether the run has done its first step, so that runs of other policies for the same change may begin."""
-        options, display = self.run.options, self._display
-        return display.any_step_over if options.steps or options.judge else display.any_done
+        """Whether runs of other policies for the same change may begin."""
+        plan = self._display.plan
+        return plan is not None and past_first_step(self.run.options, plan)
 
     def _closed(self) -> bool:
         """Whether the policy's window has closed."""

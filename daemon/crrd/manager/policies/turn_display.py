@@ -4,13 +4,10 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from crrd.core.rollout.parts import PartState
-from crrd.core.rollout.phases import RunPhase, Stage
+from crrd.core.rollout.phases import RunPhase
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.waits import NO_WAIT
 from crrd.rollout.display import RunDisplay, summary
-
-_OVER = (PartState.ASKING, PartState.PAUSING, PartState.OVER)  # The states in which the present step is over
 
 log = structlog.get_logger(__name__)
 
@@ -23,14 +20,11 @@ class TurnDisplay(RunDisplay):
     ) -> None:
         """`has_problem` means that files could not be refreshed in an earlier part of the run."""
         self._on_progress, self._on_refresh, self._has_problem = on_progress, on_refresh, has_problem
-        self.any_done = False  # Whether the run has restarted a pod, which is available again, and none has failed
-        self.any_step_over = False  # Whether the first of its steps is over, if it has steps or a judgement, and well
+        self.plan: Plan | None = None  # The last one
 
     def show(self, plan: Plan) -> None:
         """See RunDisplay. Durations are left out, because each new text is written to the status."""
-        well = not any(row.stage is Stage.FAILED for row in plan.rows)
-        self.any_done = well and any(row.stage is Stage.DONE for row in plan.rows)
-        self.any_step_over = well and (plan.part.number > 0 or plan.part.state in _OVER)
+        self.plan = plan
         first = next((row.wait for row in plan.rows if row.stage.under_way), NO_WAIT)
         waits = (each.replace(first.why, first.topic) if first.topic else each for each in plan.waits[:1])
         phase = [plan.phase.value] if plan.phase is not RunPhase.RESTARTING else []
