@@ -97,10 +97,8 @@ class Executor:
             return
         recorder = record.recorder or self._edges.recorder.begin(request)
         work = record.works.get(target.id, NO_WORK)
-        changes: dict[str, object] = {"until": None}
-        if work == NO_WORK:
-            changes |= {"name": action.name, "pin": target.pin, "pod_uid": target.pod_uid}
-            changes["spent_before"] = action.spent_before
+        changes: dict[str, object] = {"name": action.name, "pin": target.pin, "pod_uid": target.pod_uid}
+        changes |= {"until": None, "spent_before": action.spent_before}
         match action:
             case StopContainer():
                 changes |= {"under_way": WorkKind.STOP, "beside": action.beside if work.beside is None else work.beside}
