@@ -1,16 +1,20 @@
 """What only one request of a pod needs to know: if that call fails or hangs, the pod's other work goes on."""
 
 import asyncio
+import gc
+import weakref
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from crrd.core.api.pod import Pod
 from crrd.core.api.reasons import Reason
 from crrd.core.api.types import FailurePolicy, Request, RequestedContainer, RequestPhase, StatePhase, Strategy
 from crrd.core.recreate.observation import Hook, HookKind, Instance
 from crrd.lib.errors import ApiUnavailableError, RuntimeUnavailableError
-from crrd.node.lookups import Lookup
+from crrd.node.lookups import RUNTIME_RETRY, Answer, Key, Lookup, Lookups
 from tests.support.standins import MemoryNode
 from tests.support.worlds import pin, request
 
@@ -259,3 +263,98 @@ async def test_nothing_is_left_of_lookups() -> None:
         node.delete("r2")
         await asyncio.sleep(90)
         assert not list(node.controller.pods)
+
+
+class Calls:
+    """The calls for one pod, which are answered when the test says so."""
+
+    def __init__(self) -> None:
+        self.woken: list[str] = []
+        self.lookups = Lookups(self.woken.append)
+        self.known: dict[Key, Lookup] = {}
+        self.tasks: list[weakref.ref[Any]] = []
+        self.may_end = asyncio.Event()
+        self.error: Exception | None = None
+
+    async def make(self, *wanted: Key, since: float = 0.0) -> None:
+        await self.lookups.make("default/web", self.known, dict.fromkeys(wanted, self._ask), since=since)
+
+    async def _ask(self) -> Answer:
+        self.tasks.append(weakref.ref(asyncio.current_task() or self))
+        await self.may_end.wait()
+        if self.error:
+            raise self.error
+        return True
+
+    @property
+    def under_way(self) -> int:
+        return sum(task is not None and not task.done() for task in (each() for each in self.tasks))
+
+
+async def test_a_round_does_not_wait_for_a_call_that_hangs() -> None:
+    calls, began = Calls(), Timed.now()
+    await calls.make(NEW)
+    assert Timed.now() - began < 0.5
+    assert calls.woken == []
+    calls.may_end.set()
+    await asyncio.sleep(0.1)
+    assert calls.woken == ["default/web"]
+
+
+async def test_a_call_that_is_not_wanted_any_more_is_cancelled() -> None:
+    calls = Calls()
+    await calls.make(NEW, None)
+    await calls.make(None)
+    await asyncio.sleep(0)
+    assert (list(calls.known), calls.under_way) == ([None], 1)
+    await calls.lookups.close()
+    assert calls.under_way == 0
+
+
+async def test_a_call_from_the_moment_in_which_its_request_came_is_its_own() -> None:
+    calls, came = Calls(), Timed.now()
+    await calls.make(NEW)
+    await calls.make(NEW, since=came)
+    assert (calls.under_way, len(calls.tasks)) == (1, 1)
+
+
+async def test_a_call_that_failed_is_made_again_when_it_is_due() -> None:
+    calls = Calls()
+    calls.may_end.set()
+    calls.error = RuntimeUnavailableError("away")
+    await calls.make(NEW)
+    due = calls.known[NEW].next_change
+    assert RUNTIME_RETRY.initial <= due - Timed.now() <= RUNTIME_RETRY.initial * (1 + RUNTIME_RETRY.jitter)
+    for moment, made in ((due - 0.1, 1), (due, 2)):
+        await asyncio.sleep(moment - Timed.now())
+        await calls.make(NEW)
+        assert len(calls.tasks) == made
+    assert calls.known[NEW].next_change > due
+
+
+async def test_a_call_that_is_late_is_told_so_in_time() -> None:
+    calls, began = Calls(), Timed.now()
+    await calls.make(NEW)
+    assert calls.known[NEW].next_change == began + 2
+    await calls.lookups.close()
+
+
+@pytest.mark.parametrize(("error", "logged"), [(RuntimeUnavailableError("away"), []), (ValueError("bug"), ["error"])])
+async def test_only_a_bug_is_logged_in_full(error: Exception, logged: list[str]) -> None:
+    calls = Calls()
+    calls.error = error
+    calls.may_end.set()
+    with capture_logs() as logs:
+        await calls.make(NEW)
+    assert calls.known[NEW].error == str(error)
+    assert [line["log_level"] for line in logs] == logged
+
+
+async def test_nothing_is_kept_of_a_call_that_was_answered() -> None:
+    calls = Calls()
+    calls.may_end.set()
+    await calls.make(NEW)
+    await asyncio.sleep(0)
+    calls.known.clear()
+    gc.collect()
+    assert [each() for each in calls.tasks] == [None]

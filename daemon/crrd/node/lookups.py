@@ -56,11 +56,10 @@ class Lookup:
         late = now >= self.late_at
         return self.error or (f"it has not answered within {LATE_SECONDS:.0f}s" if late else "")
 
-    def next_change(self, now: float) -> float | None:
-        """Return when the next call is due, or when `trouble` changes."""
-        if not self.under_way:
-            return self.retry.next_try if self.retry.waiting else None
-        return self.late_at if now < self.late_at else None
+    @property
+    def next_change(self) -> float:
+        """When the next call is due, or when `trouble` changes. It may have passed."""
+        return self.late_at if self.under_way else self.retry.next_try
 
     def take(self) -> Answer:
         """Return the answer. The next round asks again."""
@@ -126,4 +125,3 @@ async def _ask(lookup: Lookup, ask: Callable[[], Awaitable[Answer]]) -> None:
             log.exception("lookup crashed")
     else:
         lookup.answered, lookup.error = True, ""
-        lookup.retry.release()

@@ -111,8 +111,8 @@ class RuntimeState:
 
         What was due before `now` is needed by no request, because the round has not made it again.
         """
-        due = [self.retry.next_try] if self.error else [each.next_change(now) for each in self.lookups.values()]
-        return earliest(*(at for at in due if at is not None and at > now))
+        due = [self.retry.next_try] if self.error else [each.next_change for each in self.lookups.values()]
+        return earliest(*(at for at in due if at > now))
 
 
 @dataclass(slots=True)
