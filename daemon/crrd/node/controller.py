@@ -70,7 +70,6 @@ class NodeController(Controller):
         while True:
             self.runtime_heartbeat.until(self.pods.any_live, "waiting for a request")
             await self.pods.any_live.wait()
-            self.runtime_heartbeat.within(POLL_SECONDS + LATE_SECONDS, "checking containers")
             await asyncio.sleep(POLL_SECONDS)
             for key in [pod_record.key for pod_record in self.pods if pod_record.runtime.awaited]:
                 self.queue.wake(key)
