@@ -232,6 +232,8 @@ async def test_the_log_says_each_step_once() -> None:
         ("container state", "info"),
         ("request completed", "info"),
     ]
+    work = [line for line in logs if "hook" in line["event"] or "stop" in line["event"]]
+    assert [(line["container"], line["container_id"]) for line in work] == [("app", "old")] * 4
 
 
 async def test_a_pin_that_is_taken_is_no_trouble() -> None:
@@ -555,6 +557,34 @@ async def test_kubelets_version_decides_whether_a_stop_restarts_the_whole_pod(mi
         node.post(request())
         assert (await node.completed()).states[0].phase is phase
         assert bool(node.stops) is (phase is StatePhase.SUCCEEDED)
+
+
+@pytest.mark.parametrize("failures", [0, 1])
+async def test_what_kubelet_restarts_with_a_container_is_told_whichever_stop_did_it(failures: int) -> None:
+    """The first stop may have ended the container although the runtime reports an error."""
+    rules = ({"action": "RestartAllContainers", "exitCodes": {"operator": "NotIn", "values": [0]}},)
+
+    class Ruled(MemoryNode):
+        def view(self) -> Pod:
+            plain = super().view()
+            containers = dict(plain.containers)
+            containers["app"] = replace(containers["app"], restart_rules=rules)
+            return replace(plain, containers=containers)
+
+        async def stop(self, instance: Instance, seconds: float) -> None:
+            if not self.stops:
+                self._create_next("side")
+                self.report()
+            await super().stop(instance, seconds)
+
+    async with Ruled("app", "side") as node:
+        node.stop_errors = [RuntimeCallError("shim is stuck")] * failures
+        containers = (RequestedContainer("app", pin("old-app")),)
+        node.post(request(containers=containers, strategy=Strategy(allow_pod_restart=True)))
+        state = (await node.completed()).state("app")
+        assert state.reason is Reason.POD_RESTARTED
+        assert state.message == "kubelet also restarted other containers of the pod: side"
+        assert len(node.stops) == 1 + failures
 
 
 async def test_a_hook_that_breaks_is_a_hook_that_failed() -> None:

@@ -290,6 +290,29 @@ async def test_one_that_serves_it_elsewhere_now_holds_up_nothing(
     assert asked == (1 if ready else 2)
 
 
+@pytest.mark.virtual_time
+async def test_it_has_moved_after_two_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def node_is_ready() -> bool:
+        return True
+
+    async def hang(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    async def refuse(*_: object) -> None:
+        raise ConnectionRefusedError
+
+    probe = KubeletProbe(1, unasked, node_is_ready)
+    monkeypatch.setattr(kubelet_health, "open_connection", hang)
+    began = await probe.silent_since()
+    assert began is not None
+    monkeypatch.setattr(kubelet_health, "open_connection", refuse)
+    for seconds in range(20, 120, 20):
+        await asyncio.sleep(began + seconds - now())
+        assert await probe.silent_since() == began
+    await asyncio.sleep(began + 120.5 - now())
+    assert await probe.silent_since() is None
+
+
 async def test_one_that_hangs_has_not_moved(
     kubelet: HealthEndpoint, probe: KubeletProbe, hang: Hang, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from crrd.core.api.reasons import Reason
 from crrd.core.api.types import (
+    Action,
     FailurePolicy,
     RecreateState,
     Request,
@@ -179,6 +180,20 @@ async def test_a_hook_that_fails_is_counted_by_kind(metrics: NodeMetrics, book: 
             await node.completed(kind.value)
         assert book("crrd_pre_stop_hook_failures_total", kind=kind.value) == 1
         assert book("crrd_pre_stop_hooks_total", kind=kind.value) == 1
+
+
+@pytest.mark.parametrize("error", ["", "unknown directive"])
+async def test_a_reload_is_counted_by_kind(metrics: NodeMetrics, book: Book, error: str) -> None:
+    async with MemoryNode(recorder=metrics) as node:
+        node.gate, node.declared, node.reload_error = True, {"app": '{"signal": "HUP"}'}, error
+        strategy = Strategy(action=Action.RELOAD, unready_grace_seconds=5)
+        node.post(request(strategy=strategy, unready_acquired=True))
+        await node.completed()
+    assert book.nonzero("crrd_reloads_total") == {("signal",): 1}
+    assert book.nonzero("crrd_reload_failures_total") == ({("signal",): 1} if error else {})
+    ended = ("failed", Reason.RELOAD_FAILED) if error else ("succeeded", "reloaded")
+    assert book.nonzero("crrd_container_recreations_total") == {ended: 1}
+    assert book.stages()["unready_grace"] == (1, 5)
 
 
 async def test_what_ends_elsewhere_is_told_apart(metrics: NodeMetrics, book: Book) -> None:
@@ -396,6 +411,16 @@ async def test_a_restarted_pod_restarts_each_container_of_its_request(metrics: N
         request(namespace="shop", containers=(RequestedContainer("a"), RequestedContainer("b")))
     ).pod_restarted()
     assert book.nonzero("crrd_requested_restarts_total") == {("shop",): 2}
+
+
+async def test_the_unready_grace_period_of_a_restarted_pod_is_timed(metrics: NodeMetrics, book: Book) -> None:
+    async with MemoryNode("app", "side", recorder=metrics) as node:
+        node.gate = True
+        strategy = Strategy(unready_grace_seconds=5)
+        node.post(request("app", "side", whole_pod=True, strategy=strategy, unready_acquired=True))
+        await node.completed()
+    assert book.stages()["unready_grace"] == (1, 5)
+    assert book.nonzero("crrd_container_recreations_total") == {("succeeded", "stopped"): 2}
 
 
 async def test_namespaces_without_end_are_capped(metrics: NodeMetrics, book: Book) -> None:

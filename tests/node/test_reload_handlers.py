@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 from aiohttp import web
@@ -137,7 +138,7 @@ async def over_http(declaration: str, pod_ip: str = "127.0.0.1") -> HookResult:
 @pytest.mark.parametrize(("kind", "method"), [("httpGet", "GET"), ("httpPost", "POST")])
 async def test_an_http_request_needs_a_2xx(start: Start, kind: str, method: str) -> None:
     asked: list[tuple[str, str]] = []
-    statuses = [200, 204, 404, 500]
+    statuses = [200, 204, 300, 404, 500]
 
     async def handle(request: web.Request) -> web.Response:
         asked.append((request.method, request.path_qs))
@@ -149,11 +150,12 @@ async def test_an_http_request_needs_a_2xx(start: Start, kind: str, method: str)
     assert [each.error for each in found] == [
         "",
         "",
+        f"{kind} http://127.0.0.1:{port}: HTTP status 300: said so",
         f"{kind} http://127.0.0.1:{port}: HTTP status 404: said so",
         f"{kind} http://127.0.0.1:{port}: HTTP status 500: said so",
     ]
-    assert [each.output for each in found] == ["said so", "", "", ""]
-    assert asked == [(method, "/-/reload?now=1")] * 4
+    assert [each.output for each in found] == ["said so", "", "", "", ""]
+    assert asked == [(method, "/-/reload?now=1")] * 5
 
 
 async def test_a_redirect_of_a_post_is_not_followed(start: Start) -> None:
@@ -167,6 +169,20 @@ async def test_a_redirect_of_a_post_is_not_followed(start: Start) -> None:
     found = await over_http(f'{{"httpPost": {{"port": {port}}}}}')
     assert found.error == f"httpPost http://127.0.0.1:{port}: HTTP status 302"
     assert asked == ["/"]
+
+
+async def test_an_http_request_gets_no_more_than_its_time(start: Start) -> None:
+    """Only a runtime needs some more, to end a command."""
+
+    async def hang(_: web.Request) -> web.Response:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    declared = action(f'{{"httpPost": {{"port": {await start(hang)}}}}}')
+    hasty = replace(declared, reload=replace(declared.reload, seconds=0))
+    found = await HookRunner(ExecRuntime(unexpected)).reload(hasty)
+    assert found.error.startswith("httpPost was cancelled")
+    assert found.seconds < 1
 
 
 async def test_an_http_request_that_cannot_be_sent_is_an_error(unused_tcp_port: int) -> None:

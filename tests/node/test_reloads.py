@@ -5,9 +5,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from crrd.core.api.reasons import Reason
 from crrd.core.api.types import Action, Request, StartTimes, StatePhase, Status, Strategy
+from crrd.core.recreate.actions import RunReload
 from crrd.core.recreate.declared import Reload
 from crrd.core.recreate.observation import HookResult
 from crrd.kubelet.runtime_status import ContainerState
@@ -123,6 +125,26 @@ async def test_a_reload_that_fails_fails_the_request() -> None:
         node.assert_untouched()
 
 
+async def test_a_reload_that_breaks_is_a_reload_that_failed() -> None:
+    class Broken(ReloadingNode):
+        async def reload(self, action: RunReload) -> HookResult:
+            await super().reload(action)
+            raise ValueError("bug")
+
+    received: list[HookResult] = []
+
+    class Listener(OneRecorder):
+        def reload_ended(self, _: Reload, result: HookResult) -> None:
+            received.append(result)
+
+    async with Broken(recorder=Listener()) as node:
+        node.post(asked())
+        with capture_logs():
+            assert (await node.completed()).state("app").reason is Reason.RELOAD_FAILED
+        assert received == [HookResult(1.0, "internal error: ValueError('bug')")]
+        node.assert_untouched()
+
+
 async def test_a_container_that_gets_unready_is_awaited() -> None:
     async with ReloadingNode() as node:
         node.unready = {"app"}
@@ -158,6 +180,24 @@ async def test_a_restart_that_follows_waits_for_the_reload_that_runs() -> None:
         assert node.stops == []
         await node.completed("r2")
         assert [bare_id for bare_id, _ in node.stops] == ["old"]
+
+
+@pytest.mark.parametrize(("limit", "waits"), [(5, False), (60, True)])
+async def test_a_stop_shortens_another_at_once_unless_a_reload_may_last_longer(limit: int, *, waits: bool) -> None:
+    """The requests of both have gone."""
+    async with ReloadingNode() as node:
+        node.reload_seconds, node.stop_seconds = 100.0, 100.0
+        node.declared = {"app": f'{{"signal": "HUP", "timeoutSeconds": {limit}}}'}
+        node.post(asked())
+        await node.until(lambda: bool(node.reloads))
+        node.delete("r1")
+        node.post(request(uid="r2", strategy=Strategy(grace_seconds=20)))
+        await node.until(lambda: len(node.stops) == 1)
+        node.delete("r2")
+        node.post(request(uid="r3", strategy=Strategy(grace_seconds=3)))
+        came = asyncio.get_running_loop().time()
+        await node.until(lambda: len(node.stops) == 2)
+        assert asyncio.get_running_loop().time() - came == pytest.approx(3 if waits else 0, abs=0.2)
 
 
 async def test_a_request_that_comes_back_does_not_reload_again() -> None:

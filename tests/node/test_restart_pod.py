@@ -373,6 +373,8 @@ async def test_a_second_sandbox_that_is_needed_or_alone_is_not_removed() -> None
         node.sandbox.kubelet_up.clear()
         node.post(asked())
         await node.until(lambda: bool(node.seconds))
+        await asyncio.sleep(10)
+        assert not node.controller.pods.sweep_due.is_set()
         node.controller.pods.sweep_due.set()
         await swept(node)
         assert node.sandbox.removed == []
