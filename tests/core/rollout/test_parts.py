@@ -31,6 +31,7 @@ from tests.support.rollouts import (
     stages,
     succeeded,
     why,
+    workload,
 )
 
 DONE = rfc3339(NOW - timedelta(seconds=30))  # When `recreated` pods have started
@@ -340,6 +341,13 @@ def test_pods_of_earlier_steps_are_not_judged_again() -> None:
     assert planned(known, of).part.state is PartState.JUDGING
     known = rested(world_of(of, recreated(PODS[0]), crashed(recreated(PODS[1])), recreated(PODS[2])), number=1)
     assert "step 2 of 3 is no: web-1 has restarted" in planned(known, of).message
+
+
+@pytest.mark.parametrize("options", [{"first": 1}, {"steps": (1,), "step_pause": 0}])
+def test_a_run_that_is_over_is_not_judged_again(options: dict[str, Any]) -> None:
+    of = run(judge=60, max_unavailable=Amount(6), **options)
+    known = rested(world_of(of, *map(recreated, PODS[:5]), crashed(recreated(PODS[5]))), number=2)
+    assert ended(planned(known, of)) == (End.DONE, "")
 
 
 def test_a_judgement_of_no_stays_no() -> None:

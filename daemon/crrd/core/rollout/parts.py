@@ -306,7 +306,7 @@ def find_part(kind: Kind, rows: Sequence[Row], now: datetime, confirmed: int = 0
     number = recorded(requests)
     first = PartFacts(kind, rows, requests, now, 0, confirmed)
     if options.first and first.left is not None and first.left < 0:
-        number = 1  # the user was asked
+        number = max(number, 1)  # the user was asked
     ends = len(first.limits) + bool(options.judge)  # without a judgement, the last step has no end of its own
     for each in range(number, ends):
         part = PartFacts(kind, rows, requests, now, each, confirmed, overruled).part()
