@@ -350,6 +350,18 @@ def test_a_run_that_is_over_is_not_judged_again(options: dict[str, Any]) -> None
     assert ended(planned(known, of)) == (End.DONE, "")
 
 
+def test_only_the_first_part_is_named_so() -> None:
+    of = run(judge=60, first=1, max_unavailable=Amount(6))
+    first = world_of(of, recreated(PODS[0]))
+    assert "the pods of the first part of the run are judged until" in planned(first, of).wait.why
+    no = planned(world_of(of, crashed(recreated(PODS[0]))), of)
+    assert no.message.startswith("the judgement of the first part of the run is no: web-0 has restarted")
+    rest = rested(world_of(of, *map(recreated, PODS)), number=1)
+    assert "the pods of the rest of the run are judged until" in planned(rest, of).wait.why
+    no = planned(rested(world_of(of, *map(recreated, PODS[:5]), crashed(recreated(PODS[5]))), number=1), of)
+    assert no.message.startswith("the judgement of the rest of the run is no: web-5 has restarted")
+
+
 def test_a_judgement_of_no_stays_no() -> None:
     """Also if the pod is ready again, or another process continues."""
     of = judged()

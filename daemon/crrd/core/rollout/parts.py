@@ -257,7 +257,7 @@ class PartFacts:
         total = len(self.limits) + 1
         name = f"step {self.number + 1} of {total}" if total > 1 else "the run"
         if self.kind.run.options.first:
-            name = "the first part of the run"
+            name = "the rest of the run" if self.number else "the first part of the run"
         left = tally(self.rows)[Stage.WAITING]
         match state:
             case PartState.REFUSED:
