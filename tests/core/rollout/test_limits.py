@@ -6,6 +6,7 @@ import pytest
 
 from crrd.core.rollout.kind import NO_STEPS
 from crrd.core.rollout.limits import NODE_SECONDS, PATIENCE_SECONDS, TICK_SECONDS, Limits, Times
+from crrd.core.rollout.parts import Part, PartState
 from crrd.core.rollout.phases import End, RunPhase, Stage
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.restart import FileSteps
@@ -48,6 +49,16 @@ def ends_at(times: Times, found: Plan, most: int = 10_000, step: float = 1.0) ->
 def test_a_process_without_progress_ends(times: Times, seconds: float, end: End | None) -> None:
     """One that carries out a turn ends that, until the time of the whole run is over."""
     assert ends_at(times, plan(wait=Wait("a budget"))) == (seconds, end)
+
+
+@pytest.mark.parametrize("times", [Times(10), Times(None, 10.0)])
+def test_a_run_that_ends_out_of_date_records_that_its_pods_are_judged(times: Times) -> None:
+    """A later process must know that the pods of a step were done."""
+    limits = Limits(times, 0.0)
+    judged = plan(Stage.DONE, phase=RunPhase.JUDGING, part=Part(state=PartState.JUDGING))
+    assert limits.apply(judged, RUN, 0.0, trouble="no answer").phase is RunPhase.JUDGING
+    ended = limits.apply(judged, RUN, 10.0, trouble="no answer")
+    assert (ended.end, ended.phase) == (End.YIELDED if times.is_turn else End.TIMED_OUT, RunPhase.JUDGING)
 
 
 @pytest.mark.parametrize(("times", "seconds"), [(Times(None, 60.0), 60.0), (Times(), PATIENCE_SECONDS + 86_400)])

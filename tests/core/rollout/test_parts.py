@@ -362,6 +362,17 @@ def test_only_the_first_part_is_named_so() -> None:
     assert no.message.startswith("the judgement of the rest of the run is no: web-5 has restarted")
 
 
+def test_a_pod_that_falls_during_a_rollout_halts_the_run_after_it() -> None:
+    """A process records the phase of each plan, and the judgement goes by it."""
+    of, rolling = judged(), workload(6, rolling="3 of 6 pods are updated")
+    held = planned(world_of(of, HEALTHY, workload=rolling), of)
+    assert (held.end, held.phase, held.part.state) == (None, RunPhase.JUDGING, PartState.JUDGING)
+    assert held.wait.reason is WaitReason.ROLLOUT
+    fallen = replace(HEALTHY, ready=False)
+    found = planned(rested(world_of(of, fallen, workload=rolling), phase=held.phase), of)
+    assert ended(found) == (End.HALTED, "the judgement of step 1 of 3 is no: web-0 has become unready again; 5 left")
+
+
 def test_a_judgement_of_no_stays_no() -> None:
     """Also if the pod is ready again, or another process continues."""
     of = judged()

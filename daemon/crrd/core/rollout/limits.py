@@ -61,7 +61,8 @@ class Limits:
         """
         if trouble and plan.end is not End.ABORTED:
             plan = replace(plan, create=(), steps=NO_STEPS, wait=Wait(trouble))
-            plan = replace(plan, end=None, wait_before_end=NO_WAIT, phase=RunPhase.RESTARTING)
+            phase = plan.part.phase or RunPhase.RESTARTING  # a later process must know that its pods were done
+            plan = replace(plan, end=None, wait_before_end=NO_WAIT, phase=phase)
         if now >= self._turn_ends:  # the pods under way become fewer, and the turn ends
             plan = replace(plan, create=(), steps=plan.steps.without_new_pods())
         plan = self._wait_before_end(plan, now)

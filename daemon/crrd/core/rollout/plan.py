@@ -131,7 +131,7 @@ def _next_pods(kind: Kind, plan: Plan, now: datetime) -> Plan:
     if held is not None:
         steps = kind.prepare(rows, Choice((), (), over), now).steps
         waiting = _with_reasons(rows, {row.uid: held for row in rows})
-        return replace(plan, rows=waiting, wait=held, steps=steps)
+        return replace(plan, rows=waiting, wait=held, steps=steps, phase=part.phase or plan.phase)
     under_way = any(row.stage.under_way for row in rows)
     if part.state is PartState.ASKING:
         return plan.ended(End.FAILED if tally(rows)[Stage.FAILED] else End.PAUSED, part.message)
