@@ -8,8 +8,11 @@ import pytest
 import yaml
 
 from crrd.core.api.time import rfc3339
+from crrd.core.rollout.progress import ANNOTATION_PROGRESS
+from crrd_localnode.api.admission import AdmissionRequest
 from tests.support.played_cluster import PlayedCluster, played
 from tests.support.scripted_api import Reply, reply, scripted_api
+from tests.support.sessions import recreated
 
 OF_WEB = ("deployment/web", "-c", "app", "--run", "run")
 
@@ -62,6 +65,40 @@ async def test_a_pod_that_crashes_in_the_judgement_is_the_only_one(cluster: Play
     overruled = asyncio.create_task(cluster.recreate("resume", "run", "--yes", "--timeout", "3s"))
     await cluster.stopped(2)
     assert (await overruled).code == 3, "the last step is judged for longer than this"
+
+
+async def test_an_interrupted_resume_leaves_a_no_as_it_is(cluster: PlayedCluster) -> None:
+    first, *_ = await cluster.workload("Deployment", "web", 2)
+    running = asyncio.create_task(cluster.recreate(*OF_WEB, "--steps", "1", "--judge", "5s"))
+    while not any('"phase":"Judging"' in text for text in await progress(cluster)):
+        await asyncio.sleep(0.02)
+    await cluster.set_ready(first, ready=False)
+    assert f"the judgement of step 1 of 2 is no: {first} has become unready again; 1 left" in (await running).out
+    await cluster.set_ready(first, ready=True)
+    began, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def hold(asked: AdmissionRequest) -> None:
+        if asked.kind.plural == "events":
+            began.set()
+            await goes_on.wait()
+
+    cluster.api.admission.validating.append(hold)
+    interrupted = asyncio.create_task(recreated(cluster, "resume", "run"))
+    await began.wait()
+    interrupted.cancel()
+    goes_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await interrupted
+    assert "halted" in (await cluster.recreate("status", "run")).out
+    await asyncio.sleep(5)  # by the pods alone, the judgement would be yes now
+    again = await cluster.recreate("resume", "run")
+    assert (again.code, cluster.stops) == (1, [(first, "app")])
+    assert f"{first} has become unready again" in again.out
+
+
+async def progress(cluster: PlayedCluster) -> list[str]:
+    """Return the progress that is recorded on the requests."""
+    return [each["metadata"]["annotations"].get(ANNOTATION_PROGRESS, "") for each in await cluster.requests()]
 
 
 async def test_a_metric_halts_the_run_with_its_numbers(cluster: PlayedCluster, tmp_path: Path) -> None:

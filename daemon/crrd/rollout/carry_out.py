@@ -82,7 +82,7 @@ def _has_told(session: Session, run: Run, cluster: Cluster) -> bool:
 async def _leave(session: Session, runner: Runner, run: Run, cluster: Cluster, error: str = "") -> None:
     """Show that the run stops before its end, and record it. `error` is "" if the user has interrupted it."""
     end = End.STOPPED if error else End.INTERRUPTED
-    plan = make_plan(cluster.world(), run, session.clock.now()).worded(FLAGS)
+    plan = runner.plan(run)
     plan = replace(plan if plan.end is End.PAUSED else plan.going_on(), end=end)
     parts = [summary(plan.rows), *filter(None, [error])]
     if plan.started:

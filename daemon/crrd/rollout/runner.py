@@ -19,6 +19,7 @@ from crrd.core.rollout.progress import LIVE_SECONDS, Progress
 from crrd.core.rollout.rows import count_done
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.standing import RowMemo
+from crrd.core.rollout.state import World
 from crrd.core.rollout.waits import Remedies
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
@@ -106,18 +107,14 @@ class Runner:
     async def _next(self, run: Run) -> tuple[Run, Plan]:
         """Carry out the next plan. Return it, and the run with its present options."""
         trouble = await self._cluster.refresh()
-        world = replace(self._cluster.world(), measured=self._judge.measured)
-        latest = world.latest(run)
+        world, latest, plan = self._look(run)
         if latest != run:
             self._display.print_line("another process has changed the options of this run; using the new options")
-        make = partial(make_plan, world, latest, self._clock.now(), memo=self._memo)
-        plan = make(confirmed=self.confirmed, overruled=self._overruled)
         if self._yes and not trouble:
             self._yes = False
             if latest.options.first or (self._resumed and plan.part.waits_for_user):
                 self._confirm(plan)
-                plan = make(confirmed=self.confirmed, overruled=self._overruled)
-        plan = plan.worded(self._remedies)
+                world, latest, plan = self._look(run)
         if not trouble and (await self._cluster.probes.learn(plan) or await self._judge.learn(plan, latest)):
             return latest, plan.going_on()
         problem = next(iter(self._requests.problems.values()), self.writer.problem)
@@ -137,6 +134,18 @@ class Runner:
             self._requests.carry_out(latest, world, plan, annotation, partial(self._note_written, progress))
             await self._wait(plan)
         return latest, plan
+
+    def plan(self, run: Run) -> Plan:
+        """Return a plan of the present state, with what the user has allowed. Nothing of it is carried out."""
+        _, _, plan = self._look(run)
+        return plan
+
+    def _look(self, run: Run) -> tuple[World, Run, Plan]:
+        """Return the present state, the run with its present options, and the plan."""
+        world = replace(self._cluster.world(), measured=self._judge.measured)
+        latest, allowed = world.latest(run), {"confirmed": self.confirmed, "overruled": self._overruled}
+        plan = make_plan(world, latest, self._clock.now(), **allowed, memo=self._memo)
+        return world, latest, plan.worded(self._remedies)
 
     def _confirm(self, plan: Plan) -> None:
         """Record that the user allows what follows the present step, a refusal included if there is one now."""
@@ -175,6 +184,8 @@ class Runner:
     def _progress(self, plan: Plan) -> Progress:
         end = plan.end
         waits = [plan.part.refusal] if plan.part.refusal else plan.waits
+        if plan.part.refusal and end not in (None, End.ABORTED):
+            end = End.HALTED  # what has ended this process does not change that the judgement is no
         if self._is_turn and end is not None and end in GOES_ON:
             end, waits = End.YIELDED, [GOES_ON[end].format(message=plan.message), *waits]
         phase = RunPhase.OVER if end is not None and end.over else plan.phase
