@@ -54,6 +54,10 @@ async def test_a_pod_that_crashes_in_the_judgement_is_the_only_one(cluster: Play
     again = await cluster.recreate("resume", "run")
     assert (again.code, cluster.stops) == (1, [(first, "app")]), "a no stays no"
     assert f"{first} has restarted once more" in again.out
+    shown = await cluster.recreate("resume", "run", "--dry-run")
+    assert f"then waits: the judgement of step 1 of 2 is no: {first} has restarted once more" in shown.out
+    assert "batch" not in shown.out
+    assert "batch 2" in (await cluster.recreate("resume", "run", "--dry-run", "--yes")).out
     status = await cluster.recreate("status", "run")
     assert "halted" in status.out
     assert f"why: {first} has restarted once more" in status.out

@@ -114,7 +114,7 @@ async def resume(session: Session, *, by_name: bool = False) -> int:
             cluster.retried = failed_requests(make_plan(world, run, now).rows)
             world = cluster.world()
         if command.dry_run:
-            return await _preview(session, cluster, run)
+            return await _preview(session, cluster, run, overrules=command.yes and not by_name)
         if (first := unfinished(kind_of(world, run), now)) is not None:
             other = f"run {first.name} on {first.target.words} is not finished"
             way_out = f"finish it, or abort it: {session.command_line('abort', first.name)}"
@@ -212,9 +212,9 @@ def _nothing_to_do(session: Session, run: Run, plan: Plan) -> int:
     return 0
 
 
-async def _preview(session: Session, cluster: Cluster, run: Run) -> int:
-    """Show what the run would do."""
-    preview = make_preview(cluster.world(), run, session.clock.now()).worded(FLAGS)
+async def _preview(session: Session, cluster: Cluster, run: Run, *, overrules: bool = False) -> int:
+    """Show what the run would do. `overrules` as in `make_preview`."""
+    preview = make_preview(cluster.world(), run, session.clock.now(), overrules=overrules).worded(FLAGS)
     refused: dict[str, str] = {}
     if session.command.dry_run == "server":
         maker = make_writer(session.client, cluster, run, session.display, session.clock).maker

@@ -4,9 +4,12 @@ from dataclasses import replace
 
 from crrd.core.api.pod import ContainerKind
 from crrd.core.api.reasons import Reason
+from crrd.core.api.time import rfc3339
 from crrd.core.recreate.hazards import Hazard
 from crrd.core.rollout.change import ImageChange
+from crrd.core.rollout.phases import End, RunPhase
 from crrd.core.rollout.preview import make_preview
+from crrd.core.rollout.progress import Progress
 from crrd.core.rollout.run import Amount, Target
 from crrd.core.rollout.state import World
 from crrd.core.rollout.waits import Skip
@@ -50,6 +53,19 @@ def test_a_pause_between_steps_takes_no_time_and_what_a_user_allows_is_asked() -
         found = make_preview(World((recreated(first), *others), (succeeded(of, first),)), of, NOW)
         assert [[row.pod for row in batch] for batch in found.batches] == [["web-1"], ["web-2"]]
         assert (found.parts, found.pause) == (parts, pause)
+
+
+def test_a_run_that_was_halted_has_no_batches_unless_its_user_overrules_that() -> None:
+    first, *others = members(3)
+    of = run(steps=(1,), step_pause=0, judge=60)
+    no = Progress(rfc3339(NOW), "host/1", RunPhase.OVER, 1, 3, "web-0 has become unready again", end=End.HALTED)
+    world = World((recreated(first), *others), (replace(succeeded(of, first), progress=no),))
+    found = make_preview(world, of, NOW)
+    assert (found.batches, found.later) == ((), ())
+    assert found.stopped.why == "the judgement of step 1 of 2 is no: web-0 has become unready again; 2 left"
+    found = make_preview(world, of, NOW, overrules=True)
+    assert [[row.pod for row in batch] for batch in found.batches] == [["web-1"], ["web-2"]]
+    assert (found.stopped.why, found.judge) == ("", 60)
 
 
 def test_pods_that_a_kubelet_may_leave_down() -> None:

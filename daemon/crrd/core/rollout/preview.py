@@ -52,8 +52,14 @@ class Stale:
     started: str  # RFC 3339, kubelet's clock
 
 
-def make_preview(world: World, run: Run, now: datetime) -> Preview:
-    """Return the batches of a new run, or of the rest of a run; pods under way are done before the first batch."""
+def make_preview(world: World, run: Run, now: datetime, *, overrules: bool = False) -> Preview:
+    """Return the batches of a new run, or of the rest of a run; pods under way are done before the first batch.
+
+    `overrules`: the user continues the run although its judgement is no. Else it has no batches.
+    """
+    plan = make_plan(world, run, now)
+    if plan.end is End.HALTED and not overrules:
+        return Preview((), plan, Wait(plan.message))
     kind = kind_of(world, run)
     world, run = kind.shown()
     pause, judge = run.options.step_pause, run.options.judge
