@@ -405,7 +405,8 @@ async def test_several_targets_go_one_after_the_other(
     dry = [f"batch 1: {api[0]} (node-a)", f"batch 1: {web[0]} (node-a)", f"batch 2: {web[1]} (node-a)"]
     shown = capsys.readouterr().out.splitlines()
     assert shown == ["deployment.apps/api:", dry[0], "deployment.apps/web:", *dry[1:]]
-    assert await recreated(cluster, "deploy/api", "deploy/web", "deploy/api", "-c", "app") == 0
+    several_names = "deploy/api", "deploy/web", "deploy/api", "deployments.apps/web", "deployment/api"
+    assert await recreated(cluster, *several_names, "-c", "app") == 0
     assert cluster.stops == [(pod, "app") for pod in (*api, *web)]
     out = capsys.readouterr().out
     assert "done: 1 of 1 pods recreated" in out

@@ -45,9 +45,11 @@ async def start(session: Session) -> int:
         run = newest_run(made)
         await check_same(session, run, _since(command.since, parse_time(run.started) or session.clock.now()))
         return await resume(session, by_name=True)
-    targets = split_targets(command.targets)
-    found = [await find_target(session.client, session.namespace, each, command.selector) for each in targets]
-    due = [(each, aim) for aim in found if (each := await following(session, aim)) is not None]
+    found: dict[tuple[str, ...], Aim] = {}  # By identity, because a kind has several names
+    for names in split_targets(command.targets):
+        aim = await find_target(session.client, session.namespace, names, command.selector)
+        found.setdefault(aim.target.identity, aim)
+    due = [(each, aim) for aim in found.values() if (each := await following(session, aim)) is not None]
     due = [(await _on_its_way(each, aim), aim) for each, aim in due]
     aims = [aim for _, aim in due]
     if len(aims) > 1:
