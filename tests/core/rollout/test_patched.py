@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -21,8 +21,10 @@ from crrd.core.rollout.patched import (
     read_patched,
     read_record,
 )
+from crrd.core.rollout.plan import make_plan
 from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.run import LABEL_RUN
+from crrd.core.rollout.state import World, read_member
 from tests.support.rollouts import run
 
 DIGEST = f"sha256:{'0' * 64}"
@@ -244,6 +246,24 @@ def test_a_pod_that_was_restored_from_a_copy_records_nothing() -> None:
     whole = pod()
     whole["metadata"]["uid"] = "another"
     assert read_patched(whole) is None
+
+
+@pytest.mark.parametrize(
+    ("kept", "options"),
+    [
+        (record(), {"pod_timeout": 10**12}),
+        (record(created="9999-12-31T23:59:59Z"), {}),
+        (record(created="0001-01-01T00:00:00+14:00"), {}),
+    ],
+)
+def test_numbers_and_times_without_end_do_no_harm(kept: PatchRecord, options: dict[str, Any]) -> None:
+    """Who may patch pods may write anything on them. Other runs read it, too."""
+    whole = pod(kept)
+    whole["metadata"]["annotations"] |= run(patch=True, **options).annotations()
+    member, now = read_member(whole), datetime(2026, 1, 1, 13, tzinfo=UTC)
+    known = World((member,), (member.patched,) if member.patched is not None else ())
+    assert make_plan(known, BY_PATCH, now).rows
+    assert make_plan(known, run(name="other"), now).rows
 
 
 def test_only_the_last_request_of_a_pod_is_kept() -> None:

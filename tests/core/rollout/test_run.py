@@ -88,7 +88,8 @@ def test_what_retries_a_failed_request_has_the_next_number() -> None:
     """Two processes that retry one request create one of the same name."""
     assert FULL.request_name("uid-1", FULL.request_name("uid-1")) == "run-4a49acf8a6.2"
     assert FULL.request_name("uid-1", "run-4a49acf8a6.9") == "run-4a49acf8a6.10"
-    assert FULL.request_name("uid-1", "run-4a49acf8a6.x") == "run-4a49acf8a6.2"
+    for odd in ("x", "9" * 5000):  # names that are kept on pods have no limit of length
+        assert FULL.request_name("uid-1", f"run-4a49acf8a6.{odd}") == "run-4a49acf8a6.2"
     assert FULL.request("web-0", "uid-1", ("app",), "run-4a49acf8a6")["metadata"]["name"] == "run-4a49acf8a6.2"
 
 
@@ -176,6 +177,8 @@ def written(**changes: Any) -> dict[str, Any]:
         {"options__min_ready": True},
         {"options__force": 1},
         {"options__unready_grace": "5"},
+        {"started": "9999-12-31T23:59:59Z"},
+        *({f"options__{name}": seconds} for name in ("pod_timeout", "min_ready") for seconds in (-1, 10**12)),
         {"options__speed": 9},
     ],
 )

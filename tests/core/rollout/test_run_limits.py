@@ -126,6 +126,7 @@ def test_the_text_that_other_versions_read() -> None:
     "shape",
     [
         *({"revision": 1, "limits": {name: value}} for name, value in (("min_ready", "3"), ("force", 1), ("speed", 1))),
+        *({"revision": 1, "limits": {name: 10**12}} for name in ("pod_timeout", "min_ready")),
         *({"revision": 1, "limits": {"max_unavailable": value}} for value in ("0", 1, None)),
         {"revision": 0, "limits": {"max_failures": 9}},
         {"version": 2, "revision": 1, "limits": {"max_failures": 9}},

@@ -299,6 +299,7 @@ def test_an_odd_workload_is_as_if_all_were_absent(odd: dict[str, Any]) -> None:
         ("Deployment", {}, 0),
         ("Deployment", {"minReadySeconds": "soon"}, 0),
         ("Deployment", {"minReadySeconds": -1}, 0),
+        ("CloneSet", {"minReadySeconds": 10**15}, 2**31 - 1),
     ],
 )
 def test_how_long_a_new_pod_must_be_ready(kind: str, spec: dict[str, Any], seconds: int) -> None:

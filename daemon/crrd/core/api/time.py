@@ -6,13 +6,16 @@ from datetime import UTC, datetime, timedelta
 _DURATION = re.compile(r"(?:(\d{1,6})h)?(?:(\d{1,7})m)?(?:(\d{1,9})s?)?", re.ASCII)
 
 
+_LAST_YEAR = 8999  # Durations can be added to each time that was parsed
+
+
 def parse_time(timestamp: str) -> datetime | None:
-    """Parse an RFC 3339 time. Return None if it is invalid."""
+    """Parse an RFC 3339 time. Return None if it is invalid, or not of a year from 1 to 8999."""
     try:
         moment = datetime.fromisoformat(timestamp)
-    except ValueError:
+        return moment.astimezone(UTC) if moment.tzinfo is not None and moment.year <= _LAST_YEAR else None
+    except (ValueError, OverflowError):
         return None
-    return moment if moment.tzinfo is not None else None
 
 
 def after(timestamp: str, seconds: int) -> datetime | None:

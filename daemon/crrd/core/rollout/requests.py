@@ -146,7 +146,7 @@ def read_run_request(obj: Mapping[str, Any]) -> RunRequest | None:
     sound = fits(target, Target("")) and fits(options, Options(())) and parse_time(started) is not None
     if not sound or not _names_containers(options) or not RUN_NAME.fullmatch(name):
         return None
-    if not options.has_valid_steps or (image is not None and len(options.containers) != 1):
+    if not options.has_valid_numbers or (image is not None and len(options.containers) != 1):
         return None
     options = replace(options, image=image)
     parts = text(meta.get("namespace")), name, target, options, started

@@ -27,6 +27,8 @@ KEPT_SECONDS = 86_400
 counts as done, because its containers started after the run."""
 OF_STEPS = ("steps", "step_pause", "judge", "max_restarts", "metrics_digest", "failure_limit")
 """The options about steps and how they are judged."""
+_DIGITS = 9  # Most of them in a number of attempts
+_MOST_SECONDS = 10**10  # No flag accepts a longer time, and it can be added to each time that `parse_time` returns
 RUN_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")  # Fits in a label, and leaves room in an object's name
 
 
@@ -53,7 +55,7 @@ class Amount:
 def attempt_of(request_name: str) -> int:
     """Return from its name which of the requests of a run for one pod it is: 1 for the first."""
     number = request_name.partition(".")[2]
-    return int(number) if number.isdecimal() else 1
+    return int(number) if number.isdecimal() and len(number) <= _DIGITS else 1
 
 
 def read_amount(given: str) -> Amount:
@@ -139,13 +141,15 @@ class Options:
     ] = ""
 
     @property
-    def has_valid_steps(self) -> bool:
+    def has_valid_numbers(self) -> bool:
         """Whether the steps increase, and flags accept the other values. Others may write requests."""
         known = all(type(each) is int for each in self.steps) and type(self.step_pause) in (int, type(None))
         if not known or not all(a < b for a, b in pairwise((0, *self.steps))):
             return False
-        times = self.step_pause or 0, self.judge
-        return all(0 <= each <= LONGEST[0] for each in times) and min(self.max_restarts, self.failure_limit) >= 0
+        times = self.step_pause or 0, self.judge, self.pod_timeout
+        if not all(0 <= each <= LONGEST[0] for each in times) or not 0 <= (self.min_ready or 0) <= _MOST_SECONDS:
+            return False
+        return min(self.max_restarts, self.failure_limit) >= 0
 
     @property
     def reads_config(self) -> bool:

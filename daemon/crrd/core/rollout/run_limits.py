@@ -42,7 +42,7 @@ def with_limits(run: Run, annotation: str) -> Run:
     if is_later or revision <= run.revision or not limits.keys() <= {*LIMITS}:
         return run
     options = replace(run.options, **limits)
-    sound = fits(replace(options, image=None), Options(()))
+    sound = fits(replace(options, image=None), Options(())) and options.has_valid_numbers
     return replace(run, options=options, revision=revision) if sound else run
 
 

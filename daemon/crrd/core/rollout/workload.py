@@ -8,6 +8,7 @@ from typing import Any
 from crrd.core.rollout.labels import LabelSelector, read_selector
 from crrd.lib.jsonfields import Reader, items, mapping, number, text
 
+_INT32 = 2**31 - 1  # No workload of Kubernetes has a larger number
 _NUMBER = re.compile(r"\d{1,18}", re.ASCII)
 _OBSERVED = {
     *(("apps/v1", kind) for kind in ("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet")),
@@ -65,7 +66,8 @@ def read_min_ready(workload: Mapping[str, Any]) -> int:
     """Return minReadySeconds of a workload. OpenKruise's StatefulSets have it in their strategy."""
     spec = mapping(workload.get("spec"))
     rolling = mapping(mapping(spec.get("updateStrategy")).get("rollingUpdate"))
-    return max(0, number(spec.get("minReadySeconds")), number(rolling.get("minReadySeconds")))
+    most = max(number(spec.get("minReadySeconds")), number(rolling.get("minReadySeconds")))
+    return min(max(0, most), _INT32)
 
 
 def _wanted_by_job(spec: Mapping[str, Any], status: Mapping[str, Any]) -> int:

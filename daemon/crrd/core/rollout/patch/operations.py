@@ -11,6 +11,7 @@ from typing import Any
 
 from crrd.core.api.images import ANNOTATION_PATCHED, is_tag_of, read_image_name
 from crrd.core.api.pod import ContainerKind, PodContainer
+from crrd.core.api.schema import LONGEST
 from crrd.core.api.time import parse_time
 from crrd.core.api.types import RecreateState, StatePhase, Strategy
 from crrd.core.rollout.patched import PatchedContainer, PatchRecord, is_due, read_record
@@ -139,7 +140,8 @@ def proceed(member: Member, now: datetime) -> tuple[Operation, ...]:
     record, name = record_of(member), next_container(member, now)
     if record is None or member.patched is None or not name:
         return ()
-    if member.patched.at(now + timedelta(seconds=most_seconds(member))).request.completed:
+    seconds = min(most_seconds(member), LONGEST[0])  # no deadline is later
+    if member.patched.at(now + timedelta(seconds=seconds)).request.completed:
         return ()
     found = member.pod.containers[name]
     asked = next(each for each in record.containers if each.name == name)
