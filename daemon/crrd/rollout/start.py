@@ -10,11 +10,11 @@ from crrd.core.api.time import parse_time, rfc3339
 from crrd.core.rollout.kinds import kind_of
 from crrd.core.rollout.overview import unfinished
 from crrd.core.rollout.parts import sizes, written
-from crrd.core.rollout.phases import End, Stage
+from crrd.core.rollout.phases import End
 from crrd.core.rollout.plan import Plan, make_plan
 from crrd.core.rollout.preview import Preview, make_preview, out_of_reach
 from crrd.core.rollout.requests import RunRequest, creator_of, longest_lived, newest_run
-from crrd.core.rollout.rows import failed_requests, tally
+from crrd.core.rollout.rows import count_left, failed_requests
 from crrd.core.rollout.run import LABEL_RUN, OF_STEPS, Options, Run
 from crrd.core.rollout.run_limits import limits_annotation
 from crrd.core.rollout.state import World
@@ -122,7 +122,7 @@ async def resume(session: Session, *, by_name: bool = False) -> int:
             way_out = f"finish it, or abort it: {session.command_line('abort', first.name)}"
             raise ConfigurationError(f"cannot resume run {name}: {other}; {way_out}")
         await check_resumed(session, run)
-        left = _count_waiting(make_plan(world, run, now))
+        left = count_left(make_plan(world, run, now).rows)
         await _record_options(session, run, cluster)
         begins = f"resuming on {run.target.words}, {left} left to restart"
         end = await carry_out(session, run, cluster, begins, resumed=not by_name)
@@ -148,7 +148,7 @@ async def _start(session: Session, aim: Aim) -> tuple[int, bool]:
         run = await complete_run(session, aim, cluster, await _make_run(session, aim, cluster))
         world = cluster.world()
         plan = make_plan(world, run, session.clock.now()).worded(FLAGS)
-        waiting = _count_waiting(plan)
+        waiting = count_left(plan.rows)
         for each in out_of_reach(world, run) if not (command.dry_run and waiting) else ():
             session.display.print_line(f"not covered by --stale: {each}")
         if not waiting and plan.end is not None and not plan.wait_before_end.why:  # no pod is just being recreated
@@ -171,12 +171,6 @@ async def _go_back(session: Session, run: Run, end: End) -> None:
     """Undo a run whose judgement is no, if the user wants that."""
     if session.command.undo_on_failure and end is End.HALTED:
         await undo(replace(session, command=replace(session.command, run_name=run.name, undo_on_failure=False)))
-
-
-def _count_waiting(plan: Plan) -> int:
-    """Return how many pods have not started yet."""
-    counts = tally(plan.rows)
-    return counts[Stage.WAITING] + counts[Stage.PUT_OFF]
 
 
 def _wants_no_pods(world: World, aim: Aim) -> bool:

@@ -171,6 +171,14 @@ def test_without_a_time_a_user_allows_the_next_step() -> None:
     assert chosen(planned(world_of(of, recreated(PODS[0])), of, confirmed=1)) == ["web-1", "web-2"]
 
 
+def test_pods_that_are_put_off_are_left() -> None:
+    of = stepped(step_pause=None)
+    away = replace(PODS[5], pod=replace(PODS[5].pod, node_name="node-z"))
+    known = world_of(of, recreated(PODS[0]), down=frozenset({"node-z"}))
+    found = planned(replace(known, members=(*known.members[:5], away)), of)
+    assert found.message == "step 1 of 3 is done, 5 left"
+
+
 def test_after_a_failed_pod_a_user_allows_the_next_step() -> None:
     of = stepped(max_failures=9)
     bad = World(PODS, (failed(of, PODS[0]),))

@@ -617,6 +617,9 @@ class TestEnds:
         found = planned(world, of)
         assert (found.end, found.message) == (End.FAILED, "1 failed, 2 not started")
         assert why(found)["web-0"] == "app: it would not end"
+        away = replace(TWO, pod=replace(TWO.pod, node_name="node-z"))
+        found = planned(World((ONE, away, THREE), (failed(of, ONE),), down=frozenset({"node-z"})), of)
+        assert found.message == "1 failed, 2 not started", "one of them is put off"
         more = planned(world, run(max_unavailable=Amount(3), max_failures=2))
         assert (more.end, chosen(more)) == (None, ["web-1", "web-2"])
         done = (failed(of, ONE), succeeded(of, TWO), succeeded(of, THREE))

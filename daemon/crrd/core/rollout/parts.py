@@ -21,7 +21,7 @@ from crrd.core.rollout.judgement import Judgement
 from crrd.core.rollout.kind import Kind
 from crrd.core.rollout.phases import RunPhase, Stage
 from crrd.core.rollout.requests import RunRequest, last_progress
-from crrd.core.rollout.rows import Row, tally
+from crrd.core.rollout.rows import Row, count_left, tally
 from crrd.core.rollout.run import Amount, Run, read_amount
 from crrd.core.rollout.skips import wanted
 from crrd.core.rollout.waits import NO_WAIT, Skip, Wait, WaitReason
@@ -258,7 +258,7 @@ class PartFacts:
         name = f"step {self.number + 1} of {total}" if total > 1 else "the run"
         if self.kind.run.options.first:
             name = "the rest of the run" if self.number else "the first part of the run"
-        left = tally(self.rows)[Stage.WAITING]
+        left = count_left(self.rows)
         match state:
             case PartState.REFUSED:
                 why, others = self.judgement.refusal, self.judgement.others

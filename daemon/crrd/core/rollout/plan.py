@@ -14,7 +14,7 @@ from crrd.core.rollout.kinds import kind_of
 from crrd.core.rollout.parts import Part, PartState, find_part
 from crrd.core.rollout.phases import End, RunPhase, Stage
 from crrd.core.rollout.rivals import first_rival
-from crrd.core.rollout.rows import Row, put_off_pods, tally
+from crrd.core.rollout.rows import Row, count_left, put_off_pods, tally
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.skips import barred_containers
 from crrd.core.rollout.standing import RowMemo, make_rows
@@ -166,9 +166,8 @@ def _changed(kind: Kind, _: tuple[Row, ...], __: Part) -> str | None:
 
 
 def _too_many_failed(kind: Kind, rows: tuple[Row, ...], _: Part) -> str | None:
-    counts = tally(rows)
-    too_many = counts[Stage.FAILED] >= kind.run.options.max_failures
-    return f"{counts[Stage.FAILED]} failed, {counts[Stage.WAITING]} not started" if too_many else None
+    failed = tally(rows)[Stage.FAILED]
+    return f"{failed} failed, {count_left(rows)} not started" if failed >= kind.run.options.max_failures else None
 
 
 def _refused(_: Kind, __: tuple[Row, ...], part: Part) -> str | None:

@@ -86,6 +86,12 @@ def tally(rows: Iterable[Row]) -> Mapping[Stage, int]:
     return dict.fromkeys(Stage, 0) | Counter(row.stage for row in rows)
 
 
+def count_left(rows: Iterable[Row]) -> int:
+    """Return how many pods have not started yet: those that wait, and those that are put off."""
+    counts = tally(rows)
+    return counts[Stage.WAITING] + counts[Stage.PUT_OFF]
+
+
 def count_done(rows: tuple[Row, ...]) -> tuple[int, int]:
     """Return how many pods are done or failed, and the total. Skipped and deleted pods do not count."""
     counts = tally(rows)
