@@ -109,12 +109,12 @@ def _again(session: Session, status: RunStatus) -> str:
 def is_gone(by: str) -> bool:
     """Whether the process of a run has certainly ended. Known only for processes of this host."""
     host, _, number = by.rpartition("/")
-    if host != socket.gethostname() or not number.isdigit():
+    if host != socket.gethostname() or not number.isdecimal():
         return False
     try:
         os.kill(int(number), 0)
     except ProcessLookupError:
         return True
-    except (OSError, OverflowError):
+    except (OSError, OverflowError, ValueError):  # others may write any number there
         pass
     return False
