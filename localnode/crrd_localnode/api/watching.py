@@ -63,7 +63,7 @@ class Watch:
         self._form = form
         self._bookmarks = is_true(query, "allowWatchBookmarks")
         given = query.get("timeoutSeconds", "")
-        self._seconds = float(given) if given.isdigit() and given != "0" else watches.longest_seconds
+        self._seconds = float(given) if given.isdecimal() and given != "0" else watches.longest_seconds
         table = TableForm(kind, form.version, query.get("includeObject", ""))
         self._table = table if form.form == Form.TABLE else None
         self._pending: deque[bytes] = deque()

@@ -86,4 +86,4 @@ def _port(given: object, spec: Json) -> int | None:
     if isinstance(given, int):
         return given
     named = {port.get("name"): int(port["containerPort"]) for port in spec.get("ports") or []}
-    return named.get(given) or (int(given) if isinstance(given, str) and given.isdigit() else None)
+    return named.get(given) or (int(given) if isinstance(given, str) and given.isdecimal() else None)

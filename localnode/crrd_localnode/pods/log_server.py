@@ -66,7 +66,7 @@ async def _lines(file: Path, query: Mapping[str, str]) -> AsyncIterator[bytes]:
         raw = await asyncio.to_thread(_from, file, at)
         complete = raw[: raw.rfind(b"\n") + 1]
         lines = complete.split(b"\n")[:-1]
-        if at == 0 and tail.isdigit():
+        if at == 0 and tail.isdecimal():
             lines = lines[max(0, len(lines) - int(tail)) :]
         at += len(complete)
         if lines:

@@ -41,6 +41,7 @@ async def test_what_was_printed(cluster: Cluster) -> None:
             await asyncio.sleep(0.05)
     assert sorted(found[1].splitlines()) == ["begun", "to stderr"]
     assert len((await logs(cluster, "web", container="app", tailLines="1"))[1].splitlines()) == 1
+    assert (await logs(cluster, "web", container="app", tailLines="²"))[0] == 200, "as without it"
     for line in (await logs(cluster, "web", container="app", timestamps="true"))[1].splitlines():
         assert line.partition(" ")[0].endswith("Z")
     assert sorted((await kubectl(cluster, "logs", "web", "-c", "app")).splitlines()) == ["begun", "to stderr"]
