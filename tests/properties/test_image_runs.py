@@ -29,7 +29,7 @@ from tests.support.rollouts import (
     asked,
     container,
     failed,
-    image_steps,
+    image_actions,
     member,
     run,
     succeeded,
@@ -98,17 +98,17 @@ class Model:
         self.now += 1
         plan = make_plan(self.known, self.of, START + timedelta(seconds=self.now))
         self.phases.saw(plan)
-        for row in image_steps(plan).stop:
+        for row in image_actions(plan).stop:
             if row.request is not None and row.uid in self.pods and self.image(row.uid) != NEW:
                 found = self.requests[row.request.request.name]
                 self.requests[found.request.name] = replace(found, request=replace(found.request, stopped=True))
-        for node in image_steps(plan).pull:
+        for node in image_actions(plan).pull:
             made = PullPod(f"pull-{node}", f"{node}-{self.now}", "run", node, PullState.PULLING)
             self.pulls.setdefault(node, made)
-        for pull in image_steps(plan).drop:
+        for pull in image_actions(plan).drop:
             if self.pulls.get(pull.node, pull).uid == pull.uid:
                 self.pulls.pop(pull.node, None)
-        for row in image_steps(plan).patch:
+        for row in image_actions(plan).patch:
             seen = row.member.pod.containers["app"].image if row.member is not None else ""
             if row.uid in self.pods and self.image(row.uid) == seen:
                 self.change(row.uid, image=NEW)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from crrd.core.config.objects import ConfigObject
 from crrd.core.config.references import Kind, Reference, Use
-from crrd.core.rollout.restart import FileRefresh, Files, FileSteps
+from crrd.core.rollout.restart import FileActions, FileRefresh, Files
 from crrd.core.rollout.run import Amount
 from crrd.core.rollout.state import Member, World
 from tests.support.rollouts import members, planned, run
@@ -49,7 +49,7 @@ class Model:
         config = {FILE.object: ConfigObject(frozenset({"LOG"}), at, {"LOG": at})}
         known = {uid: replace(each, age=(self.now - since) / 10) for uid, (since, each) in self.refreshes.items()}
         plan = planned(World(tuple(self.pods.values()), config=config, extra=Files(known)), RUN)
-        for row, token in plan.steps.due if isinstance(plan.steps, FileSteps) else ():
+        for row, token in plan.actions.due if isinstance(plan.actions, FileActions) else ():
             before = known[row.uid].count if row.uid in known else 0
             made = FileRefresh(token, 0.0, before + 1, "forbidden" if self.refused else "")
             self.refreshes[row.uid] = self.now, made

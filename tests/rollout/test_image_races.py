@@ -15,7 +15,7 @@ from crrd.core.lifecycle.steps import Complete, next_steps
 from crrd.core.rollout.change import ImageChange
 from crrd.core.rollout.image.controllers import Adoption, set_label
 from crrd.core.rollout.image.facts import ImageRun
-from crrd.core.rollout.image.steps import ImageSteps
+from crrd.core.rollout.image.steps import ImageActions
 from crrd.core.rollout.image.template import LABEL_ADOPTING, LABEL_REVISION
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.progress import ANNOTATION_PROGRESS
@@ -169,8 +169,8 @@ async def test_a_pod_that_is_replaced_before_it_gets_its_label_keeps_its_own(clu
     await cluster.client.delete(PODS, NAMESPACE, "web-0", grace_seconds=0)
     new = await cluster.pod("web-0", labels)
     facts = ImageRun.of(seen.world(), RUN, replace(CHANGE, image="i:1"))
-    steps = ImageSteps(adoption=Adoption((set_label(facts, read_member(old), "one", "two"),)))
-    await make_writer(cluster.client, seen, RUN, TextLines(), ServerClock()).carry_out(RUN, Plan((), steps=steps))
+    actions = ImageActions(adoption=Adoption((set_label(facts, read_member(old), "one", "two"),)))
+    await make_writer(cluster.client, seen, RUN, TextLines(), ServerClock()).carry_out(RUN, Plan((), actions=actions))
     assert [each.pod.uid for each in seen.world().members] == [new["metadata"]["uid"]]
     assert (await cluster.client.get(PODS, NAMESPACE, "web-0"))["metadata"]["labels"] == labels
 

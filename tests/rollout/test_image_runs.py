@@ -11,7 +11,7 @@ import pytest
 from crrd.core.api.types import ANNOTATION_STOPPED as STOPPED
 from crrd.core.rollout.change import ImageChange, TemplateMode
 from crrd.core.rollout.image.pull import LABEL_PULL, PullPod, PullState, pull_pod
-from crrd.core.rollout.image.steps import ImageSteps
+from crrd.core.rollout.image.steps import ImageActions
 from crrd.core.rollout.phases import End, Stage
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.requests import RunRequest, newest_run, read_run_request
@@ -835,7 +835,7 @@ async def test_an_api_server_that_is_busy_for_a_moment_ends_no_run() -> None:
     pull = PullPod("pull", "u", "run", "node-a", PullState.PULLED)
     busy = Busy()
     writer = ImageWriter(cast("KubeClient", busy), cast("Cluster", busy), cast("ImageObjects", busy), of, TextLines())
-    await writer.carry_out(of, Plan((row,), steps=ImageSteps(patch=(row,), stop=(row,), drop=(pull,))))
+    await writer.carry_out(of, Plan((row,), actions=ImageActions(patch=(row,), stop=(row,), drop=(pull,))))
     await writer.end()
     assert sorted(busy.calls) == ["delete", "json_patch", "look_again", "look_again"], "no request of an unknown pod"
 

@@ -7,8 +7,8 @@ import pytest
 
 from crrd.core.rollout.change import ImageChange
 from crrd.core.rollout.image.controllers import Adoption, Write
-from crrd.core.rollout.image.steps import ImageSteps
-from crrd.core.rollout.kind import NO_STEPS
+from crrd.core.rollout.image.steps import ImageActions
+from crrd.core.rollout.kind import NO_ACTIONS
 from crrd.core.rollout.phases import Stage
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.rows import Row
@@ -80,7 +80,7 @@ class WriterWorld:
             Row(pod.pod.name, pod.pod.uid, Stage.REQUESTED, member=pod, request=asked(RUN, pod), containers=("app",))
             for pod in pods
         ]
-        await self.writer.carry_out(RUN, Plan(tuple(rows), steps=ImageSteps(patch=tuple(rows))))
+        await self.writer.carry_out(RUN, Plan(tuple(rows), actions=ImageActions(patch=tuple(rows))))
 
     async def plans(self, seconds: float) -> None:
         """Plan anew after each change."""
@@ -112,7 +112,7 @@ async def test_a_pull_pod_that_hangs_delays_no_plan() -> None:
     row = Row("web-00", there.pod.uid, Stage.WAITING, node="node-a", member=there, containers=("app",))
     for _ in range(2):
         async with asyncio.timeout(1):
-            await world.writer.carry_out(RUN, Plan((row,), steps=ImageSteps(pull=("node-a",))))
+            await world.writer.carry_out(RUN, Plan((row,), actions=ImageActions(pull=("node-a",))))
         await asyncio.sleep(1)
     assert len(world.asked) == 1
     await world.writer.cancel()
@@ -142,7 +142,7 @@ async def test_a_plan_without_patches_stops_those_that_wait() -> None:
     world = WriterWorld()
     await world.plan()
     await asyncio.sleep(0.1)
-    await world.writer.carry_out(RUN, Plan((), steps=NO_STEPS))
+    await world.writer.carry_out(RUN, Plan((), actions=NO_ACTIONS))
     await asyncio.sleep(60)
     assert (len(world.asked), len(world.done)) == (PLACES, PLACES)
 
@@ -183,7 +183,7 @@ class Refusing:
         self.calls.append("look again")
 
     async def adopt(self, *writes: Write) -> None:
-        await self.writer.carry_out(RUN, Plan((), steps=ImageSteps(adoption=Adoption(writes))))
+        await self.writer.carry_out(RUN, Plan((), actions=ImageActions(adoption=Adoption(writes))))
 
 
 @pytest.mark.parametrize(("plural", "looks"), [("deployments", ["get", "workload"]), ("pods", ["look again"])])

@@ -12,7 +12,7 @@ import pytest
 from crrd.core.api.types import ANNOTATION_REFRESH
 from crrd.core.rollout.phases import Stage
 from crrd.core.rollout.plan import Plan
-from crrd.core.rollout.restart import FileSteps
+from crrd.core.rollout.restart import FileActions
 from crrd.core.rollout.rows import Row
 from crrd.kube.client import KubeClient
 from crrd.kube.resources import CONFIG_MAPS
@@ -32,7 +32,7 @@ MOUNTED: dict[str, Any] = {
     "volumeMounts": [{"name": "cfg", "mountPath": "/etc/cfg"}],
 }
 TOKEN = "0123456789abcdef"
-PLAN = Plan((), steps=FileSteps(((Row("web-0", "uid-web-0", Stage.WAITING, member=member("web-0")), TOKEN),)))
+PLAN = Plan((), actions=FileActions(((Row("web-0", "uid-web-0", Stage.WAITING, member=member("web-0")), TOKEN),)))
 PATCH, CREATE = ("patch", "pods"), ("create", "containerrecreaterequests")
 FORBIDDEN = 'pods "web-0" is forbidden: User "ann" cannot patch resource "pods"'
 
@@ -71,7 +71,7 @@ async def refreshed(api: Api, display: Lines, plan: Plan = PLAN) -> list[tuple[s
     return [(uid, each.token, each.problem) for uid, each in known.state().refreshes.items()]
 
 
-@pytest.mark.parametrize("plan", [PLAN, Plan((), steps=FileSteps(starting=cast("FileSteps", PLAN.steps).due))])
+@pytest.mark.parametrize("plan", [PLAN, Plan((), actions=FileActions(starting=cast("FileActions", PLAN.actions).due))])
 async def test_one_annotation_is_written(plan: Plan) -> None:
     api, display = Api(), Lines()
     assert await refreshed(api, display, plan) == [("uid-web-0", TOKEN, "")]
@@ -82,7 +82,7 @@ async def test_one_annotation_is_written(plan: Plan) -> None:
 async def test_a_pod_that_has_the_token_is_not_written_again() -> None:
     api = Api(AssertionError("written"))
     marked = member("web-0", refresh_token=TOKEN)
-    plan = Plan((), steps=FileSteps(((Row("web-0", "uid-web-0", Stage.WAITING, member=marked), TOKEN),)))
+    plan = Plan((), actions=FileActions(((Row("web-0", "uid-web-0", Stage.WAITING, member=marked), TOKEN),)))
     assert await refreshed(api, Lines(), plan) == [("uid-web-0", TOKEN, "")]
 
 

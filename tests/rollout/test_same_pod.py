@@ -12,11 +12,11 @@ from crrd.core.api.time import rfc3339
 from crrd.core.api.types import ANNOTATION_REFRESH, ANNOTATION_STOPPED
 from crrd.core.rollout.change import ImageChange
 from crrd.core.rollout.image.pull import LABEL_PULL
-from crrd.core.rollout.image.steps import ImageSteps
+from crrd.core.rollout.image.steps import ImageActions
 from crrd.core.rollout.phases import Stage
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.requests import read_run_request
-from crrd.core.rollout.restart import FileSteps
+from crrd.core.rollout.restart import FileActions
 from crrd.core.rollout.rows import Row
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.state import read_member
@@ -84,7 +84,7 @@ async def seen(cluster: PlayedCluster, made: Run = RUN) -> tuple[Cluster, Row]:
 async def test_a_pod_does_not_have_the_image_because_the_next_one_has_it(cluster: PlayedCluster) -> None:
     known, row = await seen(cluster)
     await make_writer(cluster.client, known, RUN, TextLines(), ServerClock()).carry_out(
-        RUN, Plan((), steps=ImageSteps(stop=(row,)))
+        RUN, Plan((), actions=ImageActions(stop=(row,)))
     )
     (request,) = await cluster.requests()
     assert request["metadata"]["annotations"].get(ANNOTATION_STOPPED) == "true"
@@ -92,7 +92,7 @@ async def test_a_pod_does_not_have_the_image_because_the_next_one_has_it(cluster
 
 async def test_no_pull_pod_is_made_like_another_pod(cluster: PlayedCluster) -> None:
     known, row = await seen(cluster)
-    plan = Plan((row,), steps=ImageSteps(pull=("node-a",)))
+    plan = Plan((row,), actions=ImageActions(pull=("node-a",)))
     await make_writer(cluster.client, known, RUN, TextLines(), ServerClock()).carry_out(RUN, plan)
     assert not [pod for pod in await cluster.pods() if LABEL_PULL in pod["metadata"]["labels"]]
 
@@ -100,7 +100,7 @@ async def test_no_pull_pod_is_made_like_another_pod(cluster: PlayedCluster) -> N
 async def test_the_next_pod_gets_no_annotation(cluster: PlayedCluster, capsys: pytest.CaptureFixture[str]) -> None:
     known, row = await seen(cluster, PLAIN)
     refresher = make_writer(cluster.client, known, PLAIN, TextLines(), ServerClock())
-    await refresher.carry_out(PLAIN, Plan((), steps=FileSteps(((row, "0123456789abcdef"),))))
+    await refresher.carry_out(PLAIN, Plan((), actions=FileActions(((row, "0123456789abcdef"),))))
     while row.uid not in getattr(known.world().extra, "refreshes", {}):
         await asyncio.sleep(0.01)
     (pod,) = await cluster.pods()
@@ -117,7 +117,7 @@ async def test_a_policy_that_refuses_the_annotation_is_said(
     known = make_cluster(cluster.client, NAMESPACE, Aim(RUN.target), PLAIN.options)
     row = Row("db-0", member.pod.uid, Stage.WAITING, node="node-a", member=member, containers=("app",))
     refresher = make_writer(cluster.client, known, PLAIN, TextLines(), ServerClock())
-    await refresher.carry_out(PLAIN, Plan((), steps=FileSteps(((row, "0123456789abcdef"),))))
+    await refresher.carry_out(PLAIN, Plan((), actions=FileActions(((row, "0123456789abcdef"),))))
     while not (out := capsys.readouterr().out):
         await asyncio.sleep(0.01)
     assert out.startswith("restarted containers can read a file that is up to a minute old")

@@ -18,7 +18,7 @@ from crrd.core.api.types import (
 )
 from crrd.core.rollout.image.facts import ImageRun
 from crrd.core.rollout.image.state import ImageState
-from crrd.core.rollout.image.steps import ImageSteps
+from crrd.core.rollout.image.steps import ImageActions
 from crrd.core.rollout.image.template import Template
 from crrd.core.rollout.labels import read_selector
 from crrd.core.rollout.phases import RUN_MOVES, RunPhase
@@ -139,9 +139,9 @@ class Phases:
         assert last in (None, found.phase) or (last, found.phase) in RUN_MOVES, f"{last} -> {found.phase}"
 
 
-def image_steps(found: Plan) -> ImageSteps:
+def image_actions(found: Plan) -> ImageActions:
     """Return what a run with an image does besides its requests."""
-    return found.steps if isinstance(found.steps, ImageSteps) else ImageSteps()
+    return found.actions if isinstance(found.actions, ImageActions) else ImageActions()
 
 
 def with_template(of: Run, found: Template) -> ImageRun:

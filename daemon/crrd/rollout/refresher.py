@@ -11,7 +11,7 @@ from functools import partial
 
 from crrd.core.api.types import ANNOTATION_REFRESH
 from crrd.core.rollout.plan import Plan
-from crrd.core.rollout.restart import FileRefresh, Files, FileSteps
+from crrd.core.rollout.restart import FileActions, FileRefresh, Files
 from crrd.core.rollout.rows import Row
 from crrd.core.rollout.run import Run
 from crrd.kube.client import KubeClient
@@ -62,8 +62,8 @@ class FileRefresher(KindWriter):
         """Begin to set the annotations of a plan's pods. Raises the error that has ended this for one of them."""
         self._waits = run.options.reload
         self._work.raise_error()
-        steps = plan.steps if isinstance(plan.steps, FileSteps) else FileSteps()
-        for row, token in (*steps.due, *steps.starting):
+        actions = plan.actions if isinstance(plan.actions, FileActions) else FileActions()
+        for row, token in (*actions.due, *actions.starting):
             self._work.begin(row.uid, partial(self._refresh, row, token))
 
     async def cancel(self) -> None:

@@ -19,7 +19,7 @@ from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.state import Member, World
 from tests.support.adoptions import NEW, OLD, pod_template
-from tests.support.rollouts import NOW, container, image_steps, member, planned, run, with_template, workload
+from tests.support.rollouts import NOW, container, image_actions, member, planned, run, with_template, workload
 
 LABEL = "controller-revision-hash"
 FOLLOW = ImageChange(NEW, (OLD,), mode=TemplateMode.FOLLOW, template=read_content(pod_template(OLD), "proxy").rest)
@@ -186,7 +186,7 @@ def after(found: Template, *records: Revision, pods: tuple[Member, ...], of: Run
 
 
 def writes(plan: Plan) -> list[tuple[str, Any]]:
-    adoption = image_steps(plan).adoption
+    adoption = image_actions(plan).adoption
     found = adoption.writes if adoption is not None else ()
     return [(each.name, each.operations[-1]["value"] if each.operations else None) for each in found]
 
@@ -196,7 +196,7 @@ BOTH = (pod(NEW, "old"), pod(NEW, "old", 1))
 
 def test_the_replicaset_follows_after_the_last_pod() -> None:
     begun = after(template(), ACTIVE, pods=(pod(NEW), pod(OLD, number=1)))
-    assert (image_steps(begun).adoption, image_steps(begun).pull) == (None, ("node-a",)), (
+    assert (image_actions(begun).adoption, image_actions(begun).pull) == (None, ("node-a",)), (
         "no pod waits for the paused rollout"
     )
     assert writes(after(template(), ACTIVE, pods=BOTH)) == [("old", NEW)]

@@ -25,7 +25,7 @@ from crrd.core.rollout.image.pull import (
     read_pull_pod,
 )
 from crrd.core.rollout.image.state import ImageState
-from crrd.core.rollout.image.steps import ImageSteps, never_adopted, patch_of
+from crrd.core.rollout.image.steps import ImageActions, never_adopted, patch_of
 from crrd.core.rollout.image.template import (
     NO_TEMPLATE,
     Content,
@@ -55,7 +55,7 @@ from tests.support.rollouts import (
     chosen,
     container,
     failed,
-    image_steps,
+    image_actions,
     member,
     planned,
     recreated,
@@ -117,15 +117,15 @@ def template(image: str = OLD, **changes: Any) -> Template:
 def test_the_image_is_pulled_before_a_pod_gets_its_request() -> None:
     two = pods(OLD, OLD)
     first = planned(world(two), of_image())
-    assert (image_steps(first).pull, chosen(first)) == (("node-a",), [])
+    assert (image_actions(first).pull, chosen(first)) == (("node-a",), [])
     assert first.wait.why == "kubelet pulls app:2 on node node-a"
     waiting = planned(world(two, pulls=(pull(PullState.RETRYING, "ErrImagePull: no route"),)), of_image())
-    assert (image_steps(waiting), waiting.wait.with_command) == (
-        ImageSteps(),
+    assert (image_actions(waiting), waiting.wait.with_command) == (
+        ImageActions(),
         "kubelet pulls app:2 on node node-a: ErrImagePull: no route (kubectl describe pod pull-node-a -n default)",
     )
     pulled = planned(world(two, pulls=(pull(PullState.PULLED),)), of_image())
-    assert (chosen(pulled), image_steps(pulled)) == (["web-0"], ImageSteps())
+    assert (chosen(pulled), image_actions(pulled)) == (["web-0"], ImageActions())
     assert chosen(planned(world(two, pulls=(pull(PullState.PULLED, deleting=True),)), of_image())) == []
     assert chosen(planned(world(two), of_image(pulls=False))) == ["web-0"]
 
@@ -144,7 +144,7 @@ def test_a_pull_that_fails_fails_the_pods_of_its_node() -> None:
     assert planned(world(pods(OLD), pulls=(replace(hangs, state=PullState.PULLED),)), of_image()).end is None
     for found in (late, pull(PullState.FAILED, "InvalidImageName")):
         plan = planned(world(pods(OLD), pulls=(found,)), of_image())
-        assert (plan.end, image_steps(plan).drop) == (End.FAILED, ())
+        assert (plan.end, image_actions(plan).drop) == (End.FAILED, ())
         sentence = f"kubelet cannot pull app:2 on node node-a, and no container was stopped there: {found.message}"
         assert plan.rows[0].wait.with_command == sentence, "no command for the pod, which runs as before"
 
@@ -162,41 +162,41 @@ def test_pull_pods_are_deleted_where_no_pod_needs_them() -> None:
     never = member("web-1", container(image=OLD, restart_policy=RestartPolicy.NEVER), node="node-b")
     for there in (pods(OLD), (*pods(OLD), never)):
         plan = planned(world(there, pulls=both), of)
-        assert [each.node for each in image_steps(plan).drop] == ["node-b"]
+        assert [each.node for each in image_actions(plan).drop] == ["node-b"]
 
 
 def test_a_pull_pod_stays_until_its_image_is_used() -> None:
     """While the preStop hook of the old container runs, kubelet would remove an image that nothing uses."""
     of, (pod,) = of_image(), pods(NEW)
     plan = planned(world((pod,), present(of, pod), pulls=(pull(PullState.PULLED),)), of)
-    assert (image_steps(plan).patch, image_steps(plan).drop) == ((), ())
+    assert (image_actions(plan).patch, image_actions(plan).drop) == ((), ())
 
 
 def test_a_pod_gets_the_image_when_its_node_says_so() -> None:
     of, (pod,) = of_image(pulls=False), pods(OLD)
     early = planned(world((pod,), asked(of, pod, RequestPhase.RECREATING)), of)
-    assert (image_steps(early).patch, why(early)) == ((), {"web-0": ""})
+    assert (image_actions(early).patch, why(early)) == ((), {"web-0": ""})
     plan = planned(world((pod,), present(of, pod)), of)
-    assert ([row.pod for row in image_steps(plan).patch], why(plan)) == (
+    assert ([row.pod for row in image_actions(plan).patch], why(plan)) == (
         ["web-0"],
         {"web-0": "container app gets the image app:2 now"},
     )
-    assert patch_of(ImageRun.of(World(()), of), image_steps(plan).patch[0]) == (
+    assert patch_of(ImageRun.of(World(()), of), image_actions(plan).patch[0]) == (
         {"op": "test", "path": "/metadata/uid", "value": "uid-web-0"},
         {"op": "test", "path": "/spec/containers/0/name", "value": "app"},
         {"op": "test", "path": "/spec/containers/0/image", "value": OLD},
         {"op": "replace", "path": "/spec/containers/0/image", "value": NEW},
     )
     (has,) = pods(NEW)
-    assert patch_of(ImageRun.of(World(()), of), replace(image_steps(plan).patch[0], member=None)) == ()
+    assert patch_of(ImageRun.of(World(()), of), replace(image_actions(plan).patch[0], member=None)) == ()
     plan = planned(world((has,), present(of, has)), of)
-    assert (image_steps(plan).patch, why(plan)) == ((), {"web-0": ""}), "what its request says is over"
+    assert (image_actions(plan).patch, why(plan)) == ((), {"web-0": ""}), "what its request says is over"
 
 
 def test_while_somebody_rolls_out_the_workload_begun_pods_get_the_image() -> None:
     of, (pod,) = of_image(pulls=False), pods(OLD)
     rolling = replace(world((pod,), present(of, pod)), workload=workload(1, rolling="0 of 1 pods are updated"))
-    assert [row.pod for row in image_steps(planned(rolling, of)).patch] == ["web-0"]
+    assert [row.pod for row in image_actions(planned(rolling, of)).patch] == ["web-0"]
 
 
 def test_the_path_of_a_container() -> None:
@@ -298,9 +298,9 @@ def test_an_image_of_somebody_else_is_not_replaced() -> None:
     plan = planned(world((pod,), present(of, pod)), of)
     foreign = "container app was given the image app:3 meanwhile (kubectl describe pod web-0 -n default)"
     assert (plan.end, plan.rows[0].wait.with_command) == (End.FAILED, foreign)
-    assert [row.pod for row in image_steps(plan).stop] == ["web-0"]
+    assert [row.pod for row in image_actions(plan).stop] == ["web-0"]
     again = planned(world((pod,), stopped(present(of, pod))), of)
-    assert (again.end, image_steps(again).stop) == (End.FAILED, ()), "the manager is about to end the request"
+    assert (again.end, image_actions(again).stop) == (End.FAILED, ()), "the manager is about to end the request"
     ended = planned(world((pod,), failed(of, pod, Reason.RUN_STOPPED, "the run gave up")), of)
     assert why(ended) == {"web-0": "container app was given the image app:3 meanwhile"}
     done = succeeded(of, pod)
@@ -328,7 +328,7 @@ def test_a_run_that_stopped_before_its_only_pod_had_the_image_continues_with_ano
     of, (pod,) = of_image(pulls=False), pods(OLD)
     request = stopped(present(of, pod))
     waiting = planned(world((pod,), request), of)
-    assert (image_steps(waiting).patch, chosen(waiting), waiting.end) == ((), [], None), (
+    assert (image_actions(waiting).patch, chosen(waiting), waiting.end) == ((), [], None), (
         "until the manager has ended it"
     )
     ended = failed(of, pod, Reason.RUN_STOPPED, "the run stopped")
@@ -365,7 +365,7 @@ def adopted(found: Template, *images: str, **state: Any) -> Plan:
 
 
 def adoption_of(plan: Plan) -> Adoption:
-    found = image_steps(plan).adoption
+    found = image_actions(plan).adoption
     assert found is not None
     return found
 
@@ -685,9 +685,9 @@ def test_stages_of_a_pod_without_the_container() -> None:
     plan = planned(world((pod,)), of)
     assert {row.stage for row in plan.rows} == {Stage.SKIPPED}
     plan = planned(world((pod,), present(of, pod)), of)
-    assert (stages(plan), image_steps(plan).patch) == ({"web-0": "recreating"}, ()), "it was removed just now"
+    assert (stages(plan), image_actions(plan).patch) == ({"web-0": "recreating"}, ()), "it was removed just now"
     plan = planned(world((pod,), failed(of, pod, Reason.CONTAINER_NOT_FOUND)), of)
-    assert (stages(plan), plan.end, image_steps(plan)) == ({"web-0": "skipped"}, End.DONE, ImageSteps())
+    assert (stages(plan), plan.end, image_actions(plan)) == ({"web-0": "skipped"}, End.DONE, ImageActions())
 
 
 def revision(name: str, image: str = OLD, rest: str = "rest", **changes: Any) -> Revision:
@@ -902,7 +902,7 @@ def test_an_abort_writes_no_image_into_a_template() -> None:
     known = world((pod,), template=found, revisions=(revision("a"),))
     assert [each.name for each in next_adoption(ImageRun.of(known, of)).writes] == ["web"]
     plan = planned(replace(known, aborted=frozenset({"run"})), of)
-    assert (image_steps(plan).adoption, plan.end) == (None, End.ABORTED)
+    assert (image_actions(plan).adoption, plan.end) == (None, End.ABORTED)
     assert plan.message == (
         "the run was aborted; the template of deployment.apps/web has app:1, not app:2; "
         "to roll it out with new pods, set its spec.updateStrategy.type back to RollingUpdate"
@@ -914,7 +914,7 @@ def test_an_abort_takes_away_the_label_of_a_hold_that_a_user_has_ended(image: st
     """A later pause by the user would count as the hold of the run."""
     for left_by, writes in (("run", ["deployments"]), ("other", [])):
         plan = aborted(template(image, left_by=left_by), revision("a", image, replicas=2))
-        found = image_steps(plan).adoption
+        found = image_actions(plan).adoption
         made = found.writes if found is not None else ()
         assert [each.plural for each in made] == writes
         assert (plan.end is End.ABORTED) is not bool(writes)

@@ -31,7 +31,7 @@ from tests.support.rollouts import (
     chosen,
     container,
     failed,
-    image_steps,
+    image_actions,
     member,
     planned,
     recreated,
@@ -72,7 +72,7 @@ def present(of: Run, pod: Member, seconds: int = 5) -> RunRequest:
 
 
 def patched(plan: Plan) -> list[str]:
-    return [row.pod for row in image_steps(plan).patch]
+    return [row.pod for row in image_actions(plan).patch]
 
 
 def test_a_pull_with_other_credentials_does_not_stand_for_a_pod() -> None:
@@ -114,14 +114,14 @@ def test_a_run_that_pulls_nothing_does_not_look_at_pull_pods() -> None:
     of, (pod,) = of_image(pulls=False), pods(OLD)
     for left in (pull(state=PullState.FAILED, message="401"), pull(source=SECRETS)):
         assert chosen(planned(world((pod,), pulls=(left,)), of)) == ["web-0"]
-    assert image_steps(planned(world((pod,)), of)).pull == ()
+    assert image_actions(planned(world((pod,)), of)).pull == ()
 
 
 def test_while_a_pod_is_under_way_the_run_does_not_wait_for_a_pull() -> None:
     of, (first, second) = of_image(max_unavailable=Amount(2)), pods(OLD, OLD)
     known = world((first, on("node-b", second)), with_image(asked(of, first)), pulls=(pull(),))
     plan = planned(known, of)
-    assert (plan.wait.why, plan.phase, image_steps(plan).pull) == ("", RunPhase.RESTARTING, ("node-b",))
+    assert (plan.wait.why, plan.phase, image_actions(plan).pull) == ("", RunPhase.RESTARTING, ("node-b",))
     assert why(plan)["web-1"] == "kubelet pulls app:2 on node node-b"
 
 
@@ -133,14 +133,14 @@ def test_the_image_is_pulled_ahead_on_the_nodes_of_the_pods_that_start_next(*, i
     order = [*reversed(there)] if in_order else there
     nodes, web = [each.pod.node_name for each in order], workload(9, in_order=in_order)
     first = planned(replace(world(tuple(there)), workload=web), of)
-    assert [*image_steps(first).pull] == nodes[:6], "those that are chosen, and as many again"
+    assert [*image_actions(first).pull] == nodes[:6], "those that are chosen, and as many again"
     pulled, requests = tuple(map(pull, nodes[:6])), [present(of, each) for each in order[:3]]
     second = planned(replace(world(tuple(there), *requests, pulls=pulled), workload=web), of)
-    assert ([*image_steps(second).pull], image_steps(second).drop) == (nodes[6:], ()), (
+    assert ([*image_actions(second).pull], image_actions(second).drop) == (nodes[6:], ()), (
         "while the budgets allow no other pod"
     )
     one = of_image(max_unavailable=Amount(1))
-    assert [*image_steps(planned(replace(world(tuple(there)), workload=web), one)).pull] == nodes[:2]
+    assert [*image_actions(planned(replace(world(tuple(there)), workload=web), one)).pull] == nodes[:2]
 
 
 def test_a_run_awaits_pods_that_are_just_being_recreated() -> None:
@@ -182,7 +182,7 @@ def test_a_pod_whose_container_kubelet_has_not_replaced_is_not_done() -> None:
     again = replace(world((pod,), request), retried=frozenset({request.request.uid}))
     for known, of in ((again, first), (world((pod,), request), later)):
         plan = planned(known, of)
-        assert (plan.end, image_steps(plan).adoption, stages(plan)) == (None, None, {"web-0": "recreating"})
+        assert (plan.end, image_actions(plan).adoption, stages(plan)) == (None, None, {"web-0": "recreating"})
         assert why(plan)["web-0"] == "kubelet has not replaced container app yet since it got the image"
         assert kind_of(known, of).report().startswith("0 of 1 pods have app:2")
     done = world((recreated(pod),), request)
@@ -227,13 +227,13 @@ def test_a_template_gets_no_image_that_no_pod_has_run() -> None:
     of = of_image(adopt=True)
     template = Template("Deployment", "web", "uid-of-web", Content(OLD, "/containers/0", "rest"))
     plan = planned(world((), template=template, revisions=()), of)
-    assert (plan.end, image_steps(plan).adoption) == (End.FAILED, None)
+    assert (plan.end, image_actions(plan).adoption) == (End.FAILED, None)
     assert plan.message.startswith("no pod of deployment.apps/web has run app:2, so its template was not changed")
     begun = replace(template, content=Content(NEW, "/containers/0", "rest"), holder="run", paused=True)
     held = planned(world((), template=begun, revisions=()), of)
-    assert image_steps(held).adoption is not None, "what has begun is finished"
+    assert image_actions(held).adoption is not None, "what has begun is finished"
     shown = planned(world((), succeeded(of, member("gone")), template=template, revisions=()), of)
-    assert image_steps(shown).adoption is not None, "a pod had run it before the workload was scaled down"
+    assert image_actions(shown).adoption is not None, "a pod had run it before the workload was scaled down"
 
 
 def test_an_image_that_is_present_for_long_is_given_only_within_the_budgets() -> None:
@@ -246,7 +246,7 @@ def test_an_image_that_is_present_for_long_is_given_only_within_the_budgets() ->
         return planned(replace(known, budgets=(budget(allowed),), **changes), of)
 
     def stopped(found: Plan) -> list[str]:
-        return [row.pod for row in image_steps(found).stop]
+        return [row.pod for row in image_actions(found).stop]
 
     rolling: dict[str, Any] = {"workload": workload(2, rolling="0 of 2 pods are updated")}
     for late, fresh in (
@@ -283,7 +283,7 @@ def test_a_pod_that_comes_and_goes_while_its_budget_is_used_up_gets_few_requests
         known = replace(world((pod,), *requests), budgets=(budget(0),))
         plan = make_plan(known, of, now)
         assert patched(plan) == [] or not ready
-        if image_steps(plan).stop:
+        if image_actions(plan).stop:
             status = failed(of, pod, Reason.RUN_STOPPED).request.status
             requests[-1] = replace(requests[-1], request=replace(requests[-1].request, status=status))
         for row in plan.create:
@@ -333,7 +333,7 @@ def test_a_pod_whose_request_is_being_created_keeps_its_place_until_the_request_
     plan = planned(replace(world((first, second)), starting={first.pod.uid: name}), of)
     assert (plan.end, stages(plan), chosen(plan)) == (None, {"web-0": "requested", "web-1": "waiting"}, [])
     made = planned(world((first, second), asked(of, first)), of)
-    assert (stages(made)["web-0"], [row.pod for row in image_steps(made).stop]) == ("failed", ["web-0"])
+    assert (stages(made)["web-0"], [row.pod for row in image_actions(made).stop]) == ("failed", ["web-0"])
 
 
 def test_a_ready_pod_that_kubelet_is_about_to_stop_uses_up_the_budgets() -> None:
@@ -401,9 +401,9 @@ def test_a_pull_on_a_node_that_is_down_is_begun_anew() -> None:
     late = pull("node-b", PullState.PULLING, created=created)
     known = replace(world((near, on("node-b", far)), pulls=(pull(), late)), daemons=daemons)
     plan = planned(known, of_image())
-    assert (stages(plan)["web-1"], [each.node for each in image_steps(plan).drop]) == ("put off", ["node-b"])
+    assert (stages(plan)["web-1"], [each.node for each in image_actions(plan).drop]) == ("put off", ["node-b"])
     back = replace(world((on("node-b", far),)), daemons={"node-b": daemons["node-a"]})
-    assert image_steps(planned(back, of_image())).pull == ("node-b",)
+    assert image_actions(planned(back, of_image())).pull == ("node-b",)
 
 
 def test_pods_in_order_wait_for_the_pull_of_those_before_them() -> None:
@@ -412,7 +412,7 @@ def test_pods_in_order_wait_for_the_pull_of_those_before_them() -> None:
     known = world((low, on("node-b", high)), pulls=(pull(),))
     ordered = replace(known, workload=workload(2, in_order=True))
     plan = planned(ordered, of_image(max_unavailable=Amount(2)))
-    assert (chosen(plan), image_steps(plan).pull) == ([], ("node-b",))
+    assert (chosen(plan), image_actions(plan).pull) == ([], ("node-b",))
     assert why(plan)["web-0"] == ("pods are restarted in order, and web-1 waits: kubelet pulls app:2 on node node-b")
     assert chosen(planned(known, of_image(max_unavailable=Amount(2)))) == ["web-0"]
 
@@ -421,10 +421,10 @@ def test_a_pod_gets_the_image_only_while_its_node_holds_it() -> None:
     """The pull pod was deleted after the run was killed, so kubelet may have removed the image."""
     of, (pod,) = of_image(), pods(OLD)
     plan = planned(world((pod,), present(of, pod)), of)
-    assert (patched(plan), image_steps(plan).pull) == ([], ("node-a",))
+    assert (patched(plan), image_actions(plan).pull) == ([], ("node-a",))
     assert patched(planned(world((pod,), present(of, pod), pulls=(pull(),)), of)) == ["web-0"]
     plan = planned(world((pod,), present(of, pod), pulls=(pull(state=PullState.FAILED, message="401"),)), of)
-    assert (plan.end, [row.pod for row in image_steps(plan).stop]) == (End.FAILED, ["web-0"])
+    assert (plan.end, [row.pod for row in image_actions(plan).stop]) == (End.FAILED, ["web-0"])
 
 
 ADOPTING = {"crr.apps.kruise.io/adopting-run": "earlier"}

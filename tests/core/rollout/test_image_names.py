@@ -19,7 +19,7 @@ from crrd.core.rollout.run import read_amount
 from crrd.core.rollout.state import Member, World
 from tests.core.rollout.test_following import record, template
 from tests.support.adoptions import NEW, OLD
-from tests.support.rollouts import container, image_steps, member, planned, run, stages, why, workload
+from tests.support.rollouts import container, image_actions, member, planned, run, stages, why, workload
 
 HEX = "0123456789abcdef" * 4
 DIGEST, OTHER = f"sha256:{HEX}", f"sha256:{HEX[::-1]}"
@@ -136,7 +136,7 @@ def test_the_revision_follows_the_images_whatever_their_names(kind: str) -> None
     records = record("old"), record("new", NEW, "app:2", number=2)
     follow = ImageChange(NEW, (OLD,), TemplateMode.FOLLOW, template=found.content.rest)
     known = World((there,), (), workload(1), extra=ImageState((), found, records))
-    adoption = image_steps(planned(known, run("proxy", image=follow))).adoption
+    adoption = image_actions(planned(known, run("proxy", image=follow))).adoption
     assert adoption is not None
     (write,) = adoption.writes
     assert write.operations[-1]["value"] == "new"
@@ -148,6 +148,6 @@ def test_a_deployment_adopts_pods_that_have_the_image_by_other_names() -> None:
         world(*newer), extra=ImageState((), template(image=OLD, paused=False), (record("old", replicas=3),))
     )
     of = run("proxy", image=replace(CHANGE, mode=TemplateMode.ADOPT, template=template(image=OLD).content.rest))
-    adoption = image_steps(planned(there, of)).adoption
+    adoption = image_actions(planned(there, of)).adoption
     assert adoption is not None
     assert (adoption.wait, adoption.problem, [each.name for each in adoption.writes]) == ("", "", ["web"])

@@ -25,7 +25,7 @@ from crrd.core.rollout.run import ANNOTATION_RUN, Run
 from crrd.core.rollout.state import Member, World
 from crrd.core.rollout.waits import Skip, WaitReason
 from crrd.kubelet.restart_rules import RestartPolicy
-from tests.support.rollouts import NOW, START, chosen, container, image_steps, member, planned, run, workload
+from tests.support.rollouts import NOW, START, chosen, container, image_actions, member, planned, run, workload
 
 OLD, NEW, OTHER = "render:1", "render:2", "render:3"
 INIT = container("render", kind=ContainerKind.INIT, running=False, terminated=True, exit_code=0, image=OLD)
@@ -87,9 +87,9 @@ def test_the_request_names_the_init_container_and_its_image() -> None:
 def test_the_image_is_pulled_first_and_the_pod_gets_it_after_its_request() -> None:
     without = replace(world(pod()), extra=ImageState(container="render"))
     first = planned(without, of_init())
-    assert (chosen(first), image_steps(first).pull, first.phase) == ([], ("node-a",), RunPhase.PULLING)
+    assert (chosen(first), image_actions(first).pull, first.phase) == ([], ("node-a",), RunPhase.PULLING)
     present = asked(of_init(), pod(), StatePhase.PENDING, Reason.IMAGE_PRESENT)
-    (row,) = image_steps(planned(world(pod(), requests=(present,)), of_init())).patch
+    (row,) = image_actions(planned(world(pod(), requests=(present,)), of_init())).patch
     assert row.containers == ("render", "side", "app"), "all of them restart"
     facts = ImageRun.of(world(pod()), of_init())
     assert [each["path"] for each in patch_of(facts, row) if each["op"] == "replace"] == [
@@ -212,7 +212,7 @@ def test_a_pod_whose_restart_failed_gets_another_request_and_keeps_its_pull_pod(
     (row,) = planned(world(given, requests=(lost,)), of_init()).rows
     assert row.stage is Stage.FAILED, "the run says so"
     retried = planned(world(given, requests=(lost,), retried=frozenset({lost.request.uid})), of_init())
-    assert (chosen(retried), image_steps(retried).drop) == (["web-0"], ())
+    assert (chosen(retried), image_actions(retried).drop) == (["web-0"], ())
 
 
 @pytest.mark.parametrize("known", ["by its request", "by this process", "by times"])

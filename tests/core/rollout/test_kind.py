@@ -4,7 +4,7 @@ from datetime import datetime
 
 from crrd.core.api.pod import PodContainer
 from crrd.core.api.types import RequestPhase
-from crrd.core.rollout.kind import NO_STEPS, Choice, Kind, LastStep, Prepared
+from crrd.core.rollout.kind import NO_ACTIONS, Choice, Kind, LastStep, Prepared
 from crrd.core.rollout.phases import End, RunPhase, Stage
 from crrd.core.rollout.plan import plan_of
 from crrd.core.rollout.requests import RunRequest
@@ -44,16 +44,16 @@ class WithAnEnd(OnlyTheFirst):
 def test_a_kind_that_brings_the_least_is_planned_to_its_end() -> None:
     of, pods = run(), members(2)
     first = plan_of(OnlyTheFirst(World(pods), of), NOW)
-    assert (chosen(first), first.steps, first.phase) == (["web-0"], NO_STEPS, RunPhase.RESTARTING)
+    assert (chosen(first), first.actions, first.phase) == (["web-0"], NO_ACTIONS, RunPhase.RESTARTING)
     assert stages(first)["web-1"] == Stage.SKIPPED
     under_way = plan_of(OnlyTheFirst(World(pods, (asked(of, pods[0], RequestPhase.RECREATING),)), of), NOW)
     assert (stages(under_way)["web-0"], under_way.end) == (Stage.RECREATING, None)
     kind = OnlyTheFirst(World((recreated(pods[0]), pods[1]), (succeeded(of, pods[0]),)), of)
     done = plan_of(kind, NOW)
-    assert (done.end, done.wait_before_end, done.steps, kind.report(), kind.planned_writes()) == (
+    assert (done.end, done.wait_before_end, done.actions, kind.report(), kind.planned_writes()) == (
         End.DONE,
         NO_WAIT,
-        NO_STEPS,
+        NO_ACTIONS,
         "",
         (),
     )

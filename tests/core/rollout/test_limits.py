@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from crrd.core.rollout.kind import NO_STEPS
+from crrd.core.rollout.kind import NO_ACTIONS
 from crrd.core.rollout.limits import NODE_SECONDS, PATIENCE_SECONDS, TICK_SECONDS, Limits, Times
 from crrd.core.rollout.parts import Part, PartState
 from crrd.core.rollout.phases import End, RunPhase, Stage
 from crrd.core.rollout.plan import Plan
-from crrd.core.rollout.restart import FileSteps
+from crrd.core.rollout.restart import FileActions
 from crrd.core.rollout.rows import Row
 from crrd.core.rollout.waits import NO_WAIT, Wait
 from tests.support.rollouts import run
@@ -85,10 +85,10 @@ def test_progress_extends_the_time_but_not_that_of_the_whole_run() -> None:
         assert limits.apply(plan(Stage.RECREATING), RUN, 3000.0).end is None
         assert limits.apply(plan(Stage.RECREATING), RUN, 4000.0).end is least
     refreshed = Limits(Times(), 0.0)
-    files = FileSteps(((Row("web-0", "uid-0", Stage.WAITING), "token"),))
+    files = FileActions(((Row("web-0", "uid-0", Stage.WAITING), "token"),))
     assert refreshed.apply(plan(), RUN, 0.0).end is None
-    assert refreshed.apply(plan(steps=files), RUN, 3000.0).end is None
-    assert refreshed.apply(plan(steps=files), RUN, 4000.0).end is None, "the refresh is progress"
+    assert refreshed.apply(plan(actions=files), RUN, 3000.0).end is None
+    assert refreshed.apply(plan(actions=files), RUN, 4000.0).end is None, "the refresh is progress"
     asked = Limits(Times(), 0.0)
     assert asked.apply(plan(), RUN, 0.0).end is None
     asked.restart()
@@ -99,11 +99,11 @@ def test_progress_extends_the_time_but_not_that_of_the_whole_run() -> None:
 def test_a_turn_that_has_lasted_for_long_begins_no_pod_and_ends_once_none_waits_for_it() -> None:
     limits = Limits(Times(None, 60.0, 120.0), 0.0)
     row = Row("web-1", "uid-1", Stage.WAITING)
-    files = FileSteps(((row, "token"),))
-    busy = plan(Stage.RECREATING, create=(row,), steps=files, needs_step=True)
+    files = FileActions(((row, "token"),))
+    busy = plan(Stage.RECREATING, create=(row,), actions=files, needs_step=True)
     assert limits.apply(busy, RUN, 60.0).create == (row,)
     late = limits.apply(busy, RUN, 120.0)
-    assert (late.create, late.steps, late.end) == ((), NO_STEPS, None)
+    assert (late.create, late.actions, late.end) == ((), NO_ACTIONS, None)
     assert limits.apply(busy, RUN, 500.0).end is None, "a pod is unready, and waits for its image"
     assert limits.apply(plan(Stage.RECREATING), RUN, 502.0).end is End.YIELDED
 
@@ -141,8 +141,8 @@ def test_a_run_that_is_done_is_not_timed_out_while_it_waits_for_pods() -> None:
 
 def test_while_the_state_may_be_out_of_date_nothing_begins_and_nothing_ends() -> None:
     limits, row = Limits(Times(), 0.0), Row("web-0", "uid-0", Stage.WAITING)
-    found = limits.apply(plan(create=(row,), steps=FileSteps(((row, "t"),))), RUN, 0.0, trouble="no answer")
-    assert (found.create, found.steps, found.wait.why) == ((), NO_STEPS, "no answer")
+    found = limits.apply(plan(create=(row,), actions=FileActions(((row, "t"),))), RUN, 0.0, trouble="no answer")
+    assert (found.create, found.actions, found.wait.why) == ((), NO_ACTIONS, "no answer")
     done = limits.apply(plan(Stage.DONE).ended(End.DONE), RUN, 1.0, trouble="no answer")
     assert (done.end, done.wait.why, done.phase) == (None, "no answer", RunPhase.RESTARTING)
     assert limits.apply(plan().ended(End.ABORTED), RUN, 2.0, trouble="no answer").end is End.ABORTED

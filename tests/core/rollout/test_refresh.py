@@ -12,7 +12,7 @@ from crrd.core.config.objects import ConfigObject
 from crrd.core.config.references import Kind, Reference, Use
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.preview import make_preview
-from crrd.core.rollout.restart import FileRefresh, Files, FileSteps
+from crrd.core.rollout.restart import FileActions, FileRefresh, Files
 from crrd.core.rollout.run import Amount, Run
 from crrd.core.rollout.state import Member, World, read_member
 from tests.support.rollouts import NOW, asked, chosen, container, member, members, planned, run, why
@@ -48,16 +48,16 @@ def readers(*uses: Reference) -> tuple[Member, ...]:
     return tuple(replace(each, config={"app": uses or (FILE,)}) for each in members(2))
 
 
-def file_steps(found: Plan) -> FileSteps:
-    return found.steps if isinstance(found.steps, FileSteps) else FileSteps()
+def file_actions(found: Plan) -> FileActions:
+    return found.actions if isinstance(found.actions, FileActions) else FileActions()
 
 
 def due(found: Plan) -> list[str]:
-    return [row.pod for row, _ in file_steps(found).due]
+    return [row.pod for row, _ in file_actions(found).due]
 
 
 def token(of: Run, at: datetime = CHANGED) -> str:
-    return file_steps(planned(world(at=at), of)).due[0][1]
+    return file_actions(planned(world(at=at), of)).due[0][1]
 
 
 @pytest.mark.parametrize("of", [of_policy(), stale(), run(policy="u1")])
@@ -87,7 +87,7 @@ def test_a_pod_that_cannot_be_patched_is_restarted_without() -> None:
 
 
 def starting(found: Plan) -> list[str]:
-    return [row.pod for row, _ in file_steps(found).starting]
+    return [row.pod for row, _ in file_actions(found).starting]
 
 
 def test_a_container_in_its_back_off_gets_new_files_before_kubelet_starts_it() -> None:
@@ -96,7 +96,7 @@ def test_a_container_in_its_back_off_gets_new_files_before_kubelet_starts_it() -
     pod = replace(member("web-0", down), config={"app": (FILE,)})
     found = planned(world(pod, readers()[1]), of_policy())
     assert (due(found), starting(found), chosen(found)) == (["web-1"], ["web-0"], [])
-    ((_, own),) = file_steps(found).starting
+    ((_, own),) = file_actions(found).starting
     assert own == token(of_policy())
     again = planned(world(pod, readers()[1], web_0=FileRefresh(own, 0.0)), of_policy())
     assert starting(again) == []
@@ -158,7 +158,7 @@ def test_the_token_identifies_the_change() -> None:
     assert token(of_policy()) != token(of_policy(), at=LATER)
     assert token(of_policy()) != token(of_policy(name="next"))
     unread = replace(world(), config={})
-    assert file_steps(planned(unread, of_policy())).due[0][1] != token(of_policy())
+    assert file_actions(planned(unread, of_policy())).due[0][1] != token(of_policy())
 
 
 def test_data_that_has_changed_since_is_refreshed_again_but_not_for_ever() -> None:

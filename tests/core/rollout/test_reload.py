@@ -27,7 +27,7 @@ from crrd.core.rollout.kinds import kind_of
 from crrd.core.rollout.phases import End, Stage
 from crrd.core.rollout.reload import Reload
 from crrd.core.rollout.requests import RunRequest, read_run_request
-from crrd.core.rollout.restart import FileRefresh, Files, FileSteps
+from crrd.core.rollout.restart import FileActions, FileRefresh, Files
 from crrd.core.rollout.run import ANNOTATION_RUN, Run
 from crrd.core.rollout.state import Member, NodeDaemon, World
 from crrd.core.rollout.waits import Skip
@@ -117,8 +117,8 @@ def test_files_are_refreshed_first_and_the_node_waits_for_kubelet() -> None:
     token = of.refresh_token("")
     first = planned(World(pods, extra=Files()), of)
     assert chosen(first) == []
-    assert isinstance(first.steps, FileSteps)
-    assert [(row.pod, each) for row, each in first.steps.due] == [("web-0", token)]
+    assert isinstance(first.actions, FileActions)
+    assert [(row.pod, each) for row, each in first.actions.due] == [("web-0", token)]
     done = Files({"uid-web-0": FileRefresh(token, 0.0)})
     assert chosen(planned(World(pods, extra=done), of)) == ["web-0"]
     other = Files({"uid-web-0": FileRefresh("other", 9.0)})

@@ -19,7 +19,7 @@ from crrd.core.rollout.kinds import kind_of
 from crrd.core.rollout.phases import Stage
 from crrd.core.rollout.preview import make_preview, out_of_reach
 from crrd.core.rollout.requests import read_run_request
-from crrd.core.rollout.restart import Files, FileSteps
+from crrd.core.rollout.restart import FileActions, Files
 from crrd.core.rollout.run import ANNOTATION_RUN, Run
 from crrd.core.rollout.state import Member, NodeDaemon, World, read_member
 from crrd.core.rollout.waits import Skip, WaitReason
@@ -263,8 +263,8 @@ def test_files_of_init_containers_are_refreshed_before() -> None:
     of = whole(objects=("ConfigMap web () 2026-01-01T12:00:20Z",))
     world = World((with_config(use=FILE),), config=CHANGED, extra=Files())
     plan = planned(world, of)
-    assert isinstance(plan.steps, FileSteps)
-    assert [row.pod for row, _ in plan.steps.due] == ["web-0"]
+    assert isinstance(plan.actions, FileActions)
+    assert [row.pod for row, _ in plan.actions.due] == ["web-0"]
 
 
 def test_an_object_that_an_init_container_needs_must_exist() -> None:

@@ -21,20 +21,20 @@ from crrd.core.rollout.waits import NO_WAIT, Skip, Wait
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class Actions:
     """What to do now, besides new requests. A kind has its own subclass, and its executor carries it out."""
 
     @property
     def new_pods(self) -> tuple[str, ...]:
-        """The pods (UID) that these steps begin with, before they get their request."""
+        """The pods (UID) that these actions begin with, before they get their request."""
         return ()
 
-    def without_new_pods(self) -> "Steps":
-        """Return the steps for the pods that have started already."""
+    def without_new_pods(self) -> "Actions":
+        """Return the actions for the pods that have started already."""
         return self
 
 
-NO_STEPS = Steps()
+NO_ACTIONS = Actions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Prepared:
 
     ready: tuple[Row, ...]
     waits: Mapping[str, Wait] = field(default_factory=dict)
-    steps: Steps = NO_STEPS
+    actions: Actions = NO_ACTIONS
     wait: Wait = NO_WAIT  # Why none of the chosen pods starts, if the run makes no progress because of it
     phase: RunPhase = RunPhase.RESTARTING
     wake_at: datetime | None = None  # When one of those that wait is ready
@@ -63,7 +63,7 @@ class LastStep:
     """What a run does after its last pod."""
 
     phase: RunPhase = RunPhase.ADOPTING
-    steps: Steps = NO_STEPS
+    actions: Actions = NO_ACTIONS
     wait: str = ""
     problem: str = ""  # Why it cannot go on, and what to do
 
@@ -116,7 +116,7 @@ class Kind(ABC):
 
     @abstractmethod
     def prepare(self, rows: tuple[Row, ...], choice: Choice, now: datetime) -> Prepared:
-        """Return which of the chosen pods get their request now, and the steps before and after it."""
+        """Return which of the chosen pods get their request now, and the actions before and after it."""
 
     @property
     def obstacle(self) -> str:
@@ -127,9 +127,9 @@ class Kind(ABC):
         """Return what is next after the last pod, None if nothing is left to do. `end` is how the run would end."""
         return None
 
-    def steps_before_end(self, rows: tuple[Row, ...]) -> Steps:
+    def actions_before_end(self, rows: tuple[Row, ...]) -> Actions:
         """Return what to do while the run waits before its end (`wait_before_end`)."""
-        return NO_STEPS
+        return NO_ACTIONS
 
     def left_out(self, rows: Iterable[Row]) -> list[str]:
         """Return the pods that a run left out, each with the reason."""

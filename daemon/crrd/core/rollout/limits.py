@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from crrd.core.rollout.kind import NO_STEPS
+from crrd.core.rollout.kind import NO_ACTIONS
 from crrd.core.rollout.phases import End, RunPhase
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.run import Run
@@ -60,11 +60,11 @@ class Limits:
         does not count as such. `problem` says why the last request could not be created.
         """
         if trouble and plan.end is not End.ABORTED:
-            plan = replace(plan, create=(), steps=NO_STEPS, wait=Wait(trouble))
+            plan = replace(plan, create=(), actions=NO_ACTIONS, wait=Wait(trouble))
             phase = plan.part.phase or RunPhase.RESTARTING  # a later process must know that its pods were done
             plan = replace(plan, end=None, wait_before_end=NO_WAIT, phase=phase)
         if now >= self._turn_ends:  # the pods under way become fewer, and the turn ends
-            plan = replace(plan, create=(), steps=plan.steps.without_new_pods())
+            plan = replace(plan, create=(), actions=plan.actions.without_new_pods())
         plan = self._wait_before_end(plan, now)
         if problem and plan.end is None:
             plan = replace(plan, wait=Wait(problem))
@@ -85,7 +85,7 @@ class Limits:
     def _extend(self, plan: Plan, run: Run, now: float) -> None:
         """Extend the time limit after progress, but not beyond one for the whole run."""
         patience, part = self._times.patience, (plan.part.number, plan.part.state)
-        progress = [row.stage for row in plan.rows], plan.steps.new_pods, part
+        progress = [row.stage for row in plan.rows], plan.actions.new_pods, part
         if (self._times.timeout is None or patience is not None) and progress != self._progress:
             options = run.options
             rest = options.judge + (options.step_pause or 0)  # it belongs to the run, and needs no turn

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from crrd.core.rollout.budgets import Budgets
-from crrd.core.rollout.kind import NO_STEPS, Choice, Kind, LastStep, Steps
+from crrd.core.rollout.kind import NO_ACTIONS, Actions, Choice, Kind, LastStep
 from crrd.core.rollout.kinds import kind_of
 from crrd.core.rollout.parts import Part, PartState, find_part
 from crrd.core.rollout.phases import End, RunPhase, Stage
@@ -30,7 +30,7 @@ class Plan:
 
     rows: tuple[Row, ...]
     create: tuple[Row, ...] = ()  # Pods that get their request now
-    steps: Steps = NO_STEPS  # What to do besides, by the run's kind
+    actions: Actions = NO_ACTIONS  # What to do besides, by the run's kind
     wait: Wait = NO_WAIT  # Why the run cannot go on; empty while a pod is under way or none waits. Rows have their own.
     end: End | None = None
     message: str = ""  # Details about the end
@@ -43,7 +43,7 @@ class Plan:
     @property
     def has_new_pods(self) -> bool:
         """Whether it begins with another pod."""
-        return bool(self.create or self.steps.new_pods)
+        return bool(self.create or self.actions.new_pods)
 
     @property
     def started(self) -> bool:
@@ -109,7 +109,7 @@ def _with_last_step(plan: Plan, step: LastStep, end: End | None, message: str) -
         failed = End.ABORTED if end is End.ABORTED else End.FAILED
         return plan.ended(failed, "; ".join(filter(None, (message, step.problem))))
     wait = Wait.of(WaitReason.ADOPTING, message=step.wait) if step.wait else NO_WAIT
-    return replace(plan, wait=wait, steps=step.steps, phase=step.phase)
+    return replace(plan, wait=wait, actions=step.actions, phase=step.phase)
 
 
 def _ended(kind: Kind, plan: Plan, end: End, message: str) -> Plan:
@@ -119,7 +119,7 @@ def _ended(kind: Kind, plan: Plan, end: End, message: str) -> Plan:
     wait = Wait(message) if end is End.PUT_OFF else kind.wait_before_end(plan.rows, end)
     if (end is End.DONE or end.incomplete) and tally(plan.rows)[Stage.FAILED]:
         end = End.FAILED
-    return replace(plan.ended(end, message), wait_before_end=wait, steps=kind.steps_before_end(plan.rows))
+    return replace(plan.ended(end, message), wait_before_end=wait, actions=kind.actions_before_end(plan.rows))
 
 
 def _next_pods(kind: Kind, plan: Plan, now: datetime) -> Plan:
@@ -129,9 +129,9 @@ def _next_pods(kind: Kind, plan: Plan, now: datetime) -> Plan:
     plan = replace(plan, wake_at=budgets.next_time)
     over = kind.over_budget(rows, now, budgets.are_exceeded, held=held is not None)
     if held is not None:
-        steps = kind.prepare(rows, Choice((), (), over), now).steps
+        actions = kind.prepare(rows, Choice((), (), over), now).actions
         waiting = _with_reasons(rows, {row.uid: held for row in rows})
-        return replace(plan, rows=waiting, wait=held, steps=steps, phase=part.phase or plan.phase)
+        return replace(plan, rows=waiting, wait=held, actions=actions, phase=part.phase or plan.phase)
     under_way = any(row.stage.under_way for row in rows)
     if part.state is PartState.ASKING:
         return plan.ended(End.FAILED if tally(rows)[Stage.FAILED] else End.PAUSED, part.message)
@@ -144,7 +144,7 @@ def _next_pods(kind: Kind, plan: Plan, now: datetime) -> Plan:
         plan,
         rows=_with_reasons(rows, {**waits, **found.waits}),
         create=found.ready,
-        steps=found.steps,
+        actions=found.actions,
         wait=wait,
         wake_at=min((at for at in (plan.wake_at, found.wake_at, part.at) if at is not None), default=None),
         phase=part.phase or found.phase,

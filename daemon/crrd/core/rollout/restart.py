@@ -20,7 +20,7 @@ from crrd.core.config.objects import changes
 from crrd.core.config.parts import held_since, parts_of, read_change
 from crrd.core.config.references import Reference
 from crrd.core.recreate.reload import REFRESH_SECONDS
-from crrd.core.rollout.kind import NO_STEPS, Choice, Kind, Prepared, Steps
+from crrd.core.rollout.kind import NO_ACTIONS, Actions, Choice, Kind, Prepared
 from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.rows import Row
 from crrd.core.rollout.run import Run
@@ -51,7 +51,7 @@ class Files(Extra):
 
 
 @dataclass(frozen=True, slots=True)
-class FileSteps(Steps):
+class FileActions(Actions):
     """Pods whose files are refreshed now, each with its token."""
 
     due: tuple[tuple[Row, str], ...] = ()
@@ -59,12 +59,12 @@ class FileSteps(Steps):
 
     @property
     def new_pods(self) -> tuple[str, ...]:
-        """See Steps."""
+        """See Actions."""
         return tuple(row.uid for row, _ in self.due)
 
-    def without_new_pods(self) -> Steps:
-        """See Steps."""
-        return NO_STEPS
+    def without_new_pods(self) -> Actions:
+        """See Actions."""
+        return NO_ACTIONS
 
 
 class Restart(Kind):
@@ -135,8 +135,8 @@ class Restart(Kind):
                 waiting.append(row.uid)
                 times.append(now + timedelta(seconds=self.refresh_seconds - known.age))
         waits = dict.fromkeys(waiting, Wait.of(WaitReason.FILES))
-        steps = FileSteps(tuple(due), tuple(self._starting(rows, files)))
-        return Prepared(tuple(ready), waits, steps, wake_at=min(times, default=None))
+        actions = FileActions(tuple(due), tuple(self._starting(rows, files)))
+        return Prepared(tuple(ready), waits, actions, wake_at=min(times, default=None))
 
     def _starting(self, rows: Iterable[Row], files: Files) -> Iterator[tuple[Row, str]]:
         """Yield the pods with a container that kubelet starts later, for example because of its back-off.

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from crrd.core.rollout.image.controllers import Write
 from crrd.core.rollout.image.facts import ImageRun
 from crrd.core.rollout.image.pull import PullPod, PullState
-from crrd.core.rollout.image.steps import ImageSteps, patch_of
+from crrd.core.rollout.image.steps import ImageActions, patch_of
 from crrd.core.rollout.image.template import LABEL_ADOPTING
 from crrd.core.rollout.phases import RunPhase
 from crrd.core.rollout.plan import Plan
@@ -82,17 +82,17 @@ class ImageWriter(KindWriter):
         """
         self._patches.raise_error()
         self._pulls.raise_error()
-        steps, written = plan.steps if isinstance(plan.steps, ImageSteps) else ImageSteps(), True
-        self._chosen = {row.uid: row for row in steps.patch}
+        actions, written = plan.actions if isinstance(plan.actions, ImageActions) else ImageActions(), True
+        self._chosen = {row.uid: row for row in actions.patch}
         for uid in self._chosen:
             self._patches.begin(uid, partial(self._patch_chosen, run, uid))
-        for node in steps.pull[:_PARALLEL]:
+        for node in actions.pull[:_PARALLEL]:
             self._pulls.begin(node, partial(self._pull, run, node, plan))
         with suppress(ApiUnavailableError):  # the next plan says so again
-            await each_of(self._stop_request(run, row) for row in steps.stop)
-        await each_of(self._drop(run, each) for each in steps.drop)
-        if steps.adoption is not None and not self._sent:
-            for write in steps.adoption.writes:
+            await each_of(self._stop_request(run, row) for row in actions.stop)
+        await each_of(self._drop(run, each) for each in actions.drop)
+        if actions.adoption is not None and not self._sent:
+            for write in actions.adoption.writes:
                 written = await self._uninterrupted(self._adopt(run, write)) and written
             with suppress(ApiUnavailableError):
                 await self._known.read_revisions()

@@ -15,12 +15,12 @@ from crrd.core.rollout.image.invariant import replaces_pods
 from crrd.core.rollout.image.report import image_report
 from crrd.core.rollout.image.rows import image_rows
 from crrd.core.rollout.image.steps import (
-    ImageSteps,
+    ImageActions,
     failed_and_open,
     pods_over_budget,
     prepare_pods,
 )
-from crrd.core.rollout.kind import Choice, Kind, LastStep, Prepared, Steps
+from crrd.core.rollout.kind import Actions, Choice, Kind, LastStep, Prepared
 from crrd.core.rollout.phases import End, Stage
 from crrd.core.rollout.requests import GivenImage, RunRequest
 from crrd.core.rollout.rows import Row
@@ -97,11 +97,11 @@ class NewImage(Kind):
             problem = f"a write was not sent, because a controller would replace pods after it: {why}; report this"
             by_hand = f", and finish by hand: {self.facts.release_command}" if self.facts.is_held else ""
             return LastStep(problem=f"{problem}{by_hand}")
-        return LastStep(adoption.phase, ImageSteps(adoption=adoption), adoption.wait, adoption.problem)
+        return LastStep(adoption.phase, ImageActions(adoption=adoption), adoption.wait, adoption.problem)
 
-    def steps_before_end(self, rows: tuple[Row, ...]) -> Steps:
+    def actions_before_end(self, rows: tuple[Row, ...]) -> Actions:
         """See Kind."""
-        return ImageSteps(stop=failed_and_open(rows))
+        return ImageActions(stop=failed_and_open(rows))
 
     def left_out(self, rows: Iterable[Row]) -> list[str]:
         """See Kind. These pods cannot get the image now, for example because they are starting."""

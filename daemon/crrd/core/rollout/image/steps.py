@@ -23,7 +23,7 @@ from crrd.core.rollout.image.controllers import Adoption
 from crrd.core.rollout.image.facts import ImageRun
 from crrd.core.rollout.image.names import image_operations
 from crrd.core.rollout.image.pull import PullPod, PullState
-from crrd.core.rollout.kind import Choice, Prepared, Steps
+from crrd.core.rollout.kind import Actions, Choice, Prepared
 from crrd.core.rollout.phases import RunPhase, Stage
 from crrd.core.rollout.rows import Row
 from crrd.core.rollout.state import Member
@@ -39,7 +39,7 @@ chosen."""
 
 
 @dataclass(frozen=True, slots=True)
-class ImageSteps(Steps):
+class ImageActions(Actions):
     """What to do now for a run with an image, besides new requests."""
 
     pull: tuple[str, ...] = ()  # Nodes that get a pull pod
@@ -62,20 +62,20 @@ def prepare_pods(facts: ImageRun, rows: tuple[Row, ...], choice: Choice) -> Prep
             ready.append(row)
     by_uid, batch = {row.uid: row for row in rows}, len(choice.chosen) + sum(row.stage.under_way for row in rows)
     ahead = [*choice.chosen, *(by_uid[uid] for uid in choice.later)][: _AHEAD * max(1, batch)]
-    steps = _steps(facts, rows, ahead, choice.over_budget)
+    actions = _actions(facts, rows, ahead, choice.over_budget)
     if not waits or ready or any(row.stage.under_way for row in rows):
-        return Prepared(tuple(ready), waits, steps)
-    return Prepared((), waits, steps, next(iter(waits.values())), RunPhase.PULLING)
+        return Prepared(tuple(ready), waits, actions)
+    return Prepared((), waits, actions, next(iter(waits.values())), RunPhase.PULLING)
 
 
-def _steps(facts: ImageRun, rows: tuple[Row, ...], ahead: list[Row], over_budget: Collection[str]) -> ImageSteps:
+def _actions(facts: ImageRun, rows: tuple[Row, ...], ahead: list[Row], over_budget: Collection[str]) -> ImageActions:
     begun = [row for row in rows if row.stage.under_way and is_present(facts, row) and facts.lacks_image(row)]
     patch = [row for row in begun if _is_pulled(facts, row)]
     starts = {row.node for row in rows if may_start(row) and facts.is_left(row)}
     needed = starts | {row.node for row in rows if row.stage.under_way}  # preStop runs before the image is used
     off = {row.node for row in rows if row.stage is Stage.PUT_OFF}  # A pull there is late because the node is down
     nodes = dict.fromkeys(row.node for row in (*begun, *ahead) if row.node) if facts.change.pulls else {}
-    return ImageSteps(
+    return ImageActions(
         pull=tuple(node for node in nodes if node not in facts.pulls),
         patch=tuple(row for row in patch if row.uid not in over_budget),
         stop=(*failed_and_open(rows), *(row for row in patch if row.uid in over_budget)),
