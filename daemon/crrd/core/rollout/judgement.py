@@ -100,7 +100,7 @@ class Judgement:
         return f"{more} started without the run since it began; " if count else ""
 
     @cached_property
-    def _others(self) -> Mapping[str, Sequence[RunRequest]]:
+    def _of_other_runs(self) -> Mapping[str, Sequence[RunRequest]]:
         """The requests of other runs, by pod (UID)."""
         found: dict[str, list[RunRequest]] = {}
         for each in self.kind.world.requests:
@@ -122,7 +122,7 @@ class Judgement:
             yield f"{row.pod} is not ready {format_duration(options.pod_timeout)} after its restart"
         if member.pod.ended or (asked.request.completed and not asked.succeeded):
             return
-        restarts, others = _restarts(row, member), self._others.get(row.uid, ())
+        restarts, others = _restarts(row, member), self._of_other_runs.get(row.uid, ())
         own = restarts - _restarts_by(others, asked)
         if own > options.max_restarts:
             again = "once" if own == 1 else f"{own} times"

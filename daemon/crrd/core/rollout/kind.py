@@ -25,11 +25,11 @@ class Actions:
     """What to do now, besides new requests. A kind has its own subclass, and its executor carries it out."""
 
     @property
-    def new_pods(self) -> tuple[str, ...]:
+    def begins_with(self) -> tuple[str, ...]:
         """The pods (UID) that these actions begin with, before they get their request."""
         return ()
 
-    def without_new_pods(self) -> "Actions":
+    def for_started(self) -> "Actions":
         """Return the actions for the pods that have started already."""
         return self
 

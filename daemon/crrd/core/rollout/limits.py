@@ -64,7 +64,7 @@ class Limits:
             phase = plan.part.phase or RunPhase.RESTARTING  # a later process must know that its pods were done
             plan = replace(plan, end=None, wait_before_end=NO_WAIT, phase=phase)
         if now >= self._turn_ends:  # the pods under way become fewer, and the turn ends
-            plan = replace(plan, create=(), actions=plan.actions.without_new_pods())
+            plan = replace(plan, create=(), actions=plan.actions.for_started())
         plan = self._wait_before_end(plan, now)
         if problem and plan.end is None:
             plan = replace(plan, wait=Wait(problem))
@@ -76,7 +76,7 @@ class Limits:
     def _wait_before_end(self, plan: Plan, now: float) -> Plan:
         """Return the plan without an end while nodes may still come back, or pods are being recreated."""
         if plan.end is None or not plan.wait_before_end.why:
-            self._until = None if plan.has_new_pods else self._until
+            self._until = None if plan.begins else self._until
             return plan
         self._until = self._until or now + NODE_SECONDS
         until = self._until if plan.end.incomplete else min(self._until, self._limit)
@@ -85,7 +85,7 @@ class Limits:
     def _extend(self, plan: Plan, run: Run, now: float) -> None:
         """Extend the time limit after progress, but not beyond one for the whole run."""
         patience, part = self._times.patience, (plan.part.number, plan.part.state)
-        progress = [row.stage for row in plan.rows], plan.actions.new_pods, part
+        progress = [row.stage for row in plan.rows], plan.actions.begins_with, part
         if (self._times.timeout is None or patience is not None) and progress != self._progress:
             options = run.options
             rest = options.judge + (options.step_pause or 0)  # it belongs to the run, and needs no turn

@@ -41,9 +41,9 @@ class Plan:
     part: Part = Part()  # noqa: RUF009 - it is frozen
 
     @property
-    def has_new_pods(self) -> bool:
+    def begins(self) -> bool:
         """Whether it begins with another pod."""
-        return bool(self.create or self.actions.new_pods)
+        return bool(self.create or self.actions.begins_with)
 
     @property
     def started(self) -> bool:

@@ -58,11 +58,11 @@ class FileActions(Actions):
     starting: tuple[tuple[Row, str], ...] = ()  # Pods that the run leaves, because kubelet is about to start them again
 
     @property
-    def new_pods(self) -> tuple[str, ...]:
+    def begins_with(self) -> tuple[str, ...]:
         """See Actions."""
         return tuple(row.uid for row, _ in self.due)
 
-    def without_new_pods(self) -> Actions:
+    def for_started(self) -> Actions:
         """See Actions."""
         return NO_ACTIONS
 
