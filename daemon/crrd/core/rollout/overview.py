@@ -9,7 +9,7 @@ from crrd.core.rollout.kind import Kind
 from crrd.core.rollout.phases import End, RunPhase
 from crrd.core.rollout.progress import Progress
 from crrd.core.rollout.requests import RunRequest, last_progress
-from crrd.core.rollout.rivals import age_of, with_open_requests
+from crrd.core.rollout.rivals import age_of, with_unended_requests
 from crrd.core.rollout.run import Options, Run, Target
 
 RUNNING, WAITING = "running", "waiting"  # Words for runs that go on
@@ -100,7 +100,7 @@ def unstarted(namespace: str, name: str, created: Collection[datetime], now: dat
 
 
 def is_unfinished(requests: Collection[RunRequest], now: datetime) -> bool:
-    """Whether a run is not over: its process has not recorded an end, or one of its requests is open."""
+    """Whether a run is not over: its process has not recorded an end, or one of its requests has not ended."""
     if any(not each.request.completed for each in requests):
         return True
     end = run_status(next(iter(requests)).run, [*requests], now).end
@@ -108,7 +108,7 @@ def is_unfinished(requests: Collection[RunRequest], now: datetime) -> bool:
 
 
 def unfinished(kind: Kind, now: datetime) -> Run | None:
-    """Return another unfinished run on the same target, with or without open requests. A new run must wait for it.
+    """Return another unfinished run on the same target, with or without unended requests. A new run must wait for it.
 
     One that this run or another replaces is not waited for, unless it holds the controller of the workload, which it
     must release.
@@ -116,7 +116,7 @@ def unfinished(kind: Kind, now: datetime) -> Run | None:
     world, run = kind.world.at(now), kind.run
     ending = {each.run.name for each in world.requests if run.replaces(each.run)} - {kind.holder}
     names = {run.name, *ending}
-    if others := [each for each in with_open_requests(world, run) if each.name not in names]:
+    if others := [each for each in with_unended_requests(world, run) if each.name not in names]:
         return min(others, key=age_of)
     same = {each.run.name: each.run for each in world.requests if each.run.target.identity == run.target.identity}
     replaced = {each.name for each in same.values() if any(other.replaces(each) for other in same.values())}

@@ -8,8 +8,10 @@ from crrd.core.rollout.state import World
 
 
 def first_rival(world: World, run: Run) -> Run | None:
-    """Return a run on the same target, or on one of its pods, that is older than this one and has open requests."""
-    first = min((each for each in with_open_requests(world, run) if not run.replaces(each)), key=age_of, default=None)
+    """Return a run on the same target, or on one of its pods, that is older than this one and has unended requests."""
+    first = min(
+        (each for each in with_unended_requests(world, run) if not run.replaces(each)), key=age_of, default=None
+    )
     return first if first is not None and age_of(first) < age_of(run) else None
 
 
@@ -20,13 +22,16 @@ def taken_over(world: World, run: Run) -> Mapping[str, list[RunRequest]]:
     """
     found: dict[str, list[RunRequest]] = {}
     for each in world.requests:
-        if run.replaces(each.run) and not (each.request.completed or each.request.stopped):
+        if run.replaces(each.run) and each.is_open:
             found.setdefault(each.request.pod_uid, []).append(each)
     return found
 
 
-def with_open_requests(world: World, run: Run) -> list[Run]:
-    """Return other runs with an open request for the same target, or for one of its pods."""
+def with_unended_requests(world: World, run: Run) -> list[Run]:
+    """Return other runs with a request for the same target, or for one of its pods, that has not ended.
+
+    Also one that somebody is about to end, because until then, the node may serve it.
+    """
     pods = {member.pod.uid for member in world.members}
     others = [each for each in world.requests if each.run.name != run.name and not each.request.completed]
     own = run.target.identity
