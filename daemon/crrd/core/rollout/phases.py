@@ -124,8 +124,7 @@ class End(StrEnum):
     These are all places in which a run gets an end:
 
     - The planner (`plan`): `ENDS` has the causes, and the first one counts. `_ended` makes FAILED or LEFT_OUT of an
-      end after which pods have failed or are left, `_with_last_step` ends a run whose last step cannot be done, and
-      `_next_pods` one whose first part or step is done, if a user must confirm what follows.
+      end after which pods have failed or are left, and `_with_last_step` ends a run whose last step cannot be done.
     - The time (`Limits.apply`): TIMED_OUT after `--timeout`, or too long without progress. If the process has only a
       turn of the run (`Times.is_turn`), that is YIELDED, and the run goes on in another turn. `apply` also takes ends
       away: all but ABORTED while the known state may be out of date, and those before which the run waits

@@ -117,7 +117,7 @@ def _ended(kind: Kind, plan: Plan, end: End, message: str) -> Plan:
     if end is End.DONE and (left := left_out(kind, plan.rows)):
         end, message = End.LEFT_OUT, left
     wait = Wait(message) if end is End.PUT_OFF else kind.wait_before_end(plan.rows, end)
-    if (end is End.DONE or end.incomplete) and tally(plan.rows)[Stage.FAILED]:
+    if (end in (End.DONE, End.PAUSED) or end.incomplete) and tally(plan.rows)[Stage.FAILED]:
         end = End.FAILED
     return replace(plan.ended(end, message), wait_before_end=wait, actions=kind.actions_before_end(plan.rows))
 
@@ -133,8 +133,6 @@ def _next_pods(kind: Kind, plan: Plan, now: datetime) -> Plan:
         waiting = _with_reasons(rows, {row.uid: held for row in rows})
         return replace(plan, rows=waiting, wait=held, actions=actions, phase=part.phase or plan.phase)
     under_way = any(row.stage.under_way for row in rows)
-    if part.state is PartState.ASKING:
-        return plan.ended(End.FAILED if tally(rows)[Stage.FAILED] else End.PAUSED, part.message)
     chosen, waits = budgets.choose(part.left, part.wait)
     found = kind.prepare(rows, Choice(chosen, tuple(waits), over), now)
     wait = found.wait if chosen or under_way else next(iter(waits.values()), found.wait)
@@ -172,6 +170,12 @@ def _too_many_failed(kind: Kind, rows: tuple[Row, ...], _: Part) -> str | None:
 
 def _refused(_: Kind, __: tuple[Row, ...], part: Part) -> str | None:
     return part.message if part.state is PartState.REFUSED else None
+
+
+def _asks(kind: Kind, rows: tuple[Row, ...], part: Part) -> str | None:
+    """The user is asked once pods could start, and only if any are left."""
+    may_start = tally(rows)[Stage.WAITING] > 0 and _wait_of_all(kind) is None
+    return part.message if part.state is PartState.ASKING and may_start else None
 
 
 def _goes_on(_: Kind, rows: tuple[Row, ...], part: Part) -> str | None:
@@ -215,6 +219,7 @@ ENDS: tuple[tuple[Callable[[Kind, tuple[Row, ...], Part], str | None], End | Non
     (_changed, End.FAILED),
     (_refused, End.HALTED),
     (_too_many_failed, End.FAILED),
+    (_asks, End.PAUSED),
     (_goes_on, None),
     (_lost_pods, End.LEFT_OUT),
     (_put_off, End.PUT_OFF),
