@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from crrd.core.api.time import parse_time
 from crrd.core.api.types import ANNOTATION_ABORTED
+from crrd.core.rollout.parts import Allowed
 from crrd.core.rollout.patch.operations import give_back, proceed, record_of, restart
 from crrd.core.rollout.patched import patched_requests
 from crrd.core.rollout.phases import End, Stage
@@ -89,8 +90,8 @@ class Model(SpelledPods):
 
     def plan(self, process: Process) -> Plan:
         world = process.world(self.desired, in_order=self.in_order)
-        plain = make_plan(world, self.run, self.now, confirmed=1)
-        found = make_plan(world, self.run, self.now, confirmed=1, memo=process.memo)
+        plain = make_plan(world, self.run, self.now, allowed=Allowed(1))
+        found = make_plan(world, self.run, self.now, allowed=Allowed(1), memo=process.memo)
         assert found == plain, "what is remembered of the last plan changes nothing"
         return found
 

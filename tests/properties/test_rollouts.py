@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from crrd.core.api.reasons import Reason
 from crrd.core.api.time import rfc3339
 from crrd.core.api.types import RequestPhase
+from crrd.core.rollout.parts import Allowed
 from crrd.core.rollout.phases import End, Stage
 from crrd.core.rollout.plan import Plan, make_plan
 from crrd.core.rollout.requests import RunRequest
@@ -121,8 +122,8 @@ class Model:
         if self.known is None:
             self.look()
         assert self.known is not None
-        plain = make_plan(self.known, self.run, self.now, confirmed=self.confirmed)
-        found = make_plan(self.known, self.run, self.now, confirmed=self.confirmed, memo=self.memo)
+        plain = make_plan(self.known, self.run, self.now, allowed=Allowed(self.confirmed))
+        found = make_plan(self.known, self.run, self.now, allowed=Allowed(self.confirmed), memo=self.memo)
         assert found == plain, "what is remembered of the last plan changes nothing"
         return found
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from crrd.core.api.time import rfc3339
 from crrd.core.api.types import Pin, RequestPhase
-from crrd.core.rollout.parts import PartState
+from crrd.core.rollout.parts import Allowed, PartState
 from crrd.core.rollout.phases import End, RunPhase
 from crrd.core.rollout.plan import Plan, make_plan
 from crrd.core.rollout.progress import Progress
@@ -62,8 +62,8 @@ class Model:
     def plan(self) -> Plan:
         parts = tuple(self.pods.values()), tuple(self.requests.values()), workload(PODS)
         world = World(*parts, measured=self.measured, down=frozenset({"node-1"} if self.down else ()))
-        plain = make_plan(world, self.run, self.now, confirmed=self.confirmed)
-        assert make_plan(world, self.run, self.now, confirmed=self.confirmed, memo=self.memo) == plain
+        plain = make_plan(world, self.run, self.now, allowed=Allowed(self.confirmed))
+        assert make_plan(world, self.run, self.now, allowed=Allowed(self.confirmed), memo=self.memo) == plain
         return plain
 
     def step(self) -> None:

@@ -138,8 +138,6 @@ EQUIVALENT: dict[str, str] = {
     "node/pods.py: 0.0 -> 1.0: until = 0.0": "an instant soon after the machine has started",
     "node/reconcile.py: 1.0 -> 2.0: ANSWER_SECONDS = 1.0": "nobody is promised a second of it",
     "core/recreate/decide.py: 5.0 -> 6.0: WITHHELD_SECONDS = 5.0": "nobody is promised a second of it",
-    "core/rollout/plan.py: 0 -> 1: def plan_of(kind: Kind, now: datetime, *, confirmed: int=0, ":
-        "make_plan always says it",
     "core/rollout/preview.py: 0 -> 1: min_ready: int = 0": "who makes a preview always says it",
     "node/sweep.py: 1 -> 2: report('looking for second sandboxes failed', error=str(erro": "how a log is rounded",
     "node/sweep.py: statement left out: self.heartbeat.within(delay + LATE_SECONDS, 'waiting for the":

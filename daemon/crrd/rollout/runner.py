@@ -12,7 +12,7 @@ from functools import partial
 
 from crrd.core.api.time import parse_time, rfc3339
 from crrd.core.rollout.limits import Limits, Times
-from crrd.core.rollout.parts import PartState
+from crrd.core.rollout.parts import NOTHING_ALLOWED, Allowed, PartState
 from crrd.core.rollout.phases import GOES_ON, End, RunPhase
 from crrd.core.rollout.plan import Plan, make_plan
 from crrd.core.rollout.progress import LIVE_SECONDS, Progress
@@ -57,18 +57,19 @@ class Runner:
         yes: bool = False,
         resumed: bool = False,
         judge: MetricsJudge = NO_METRICS,
+        allowed: Allowed = NOTHING_ALLOWED,
     ) -> None:
         """`cluster` is already entered.
 
         With `yes`, the user allows what follows the first part. If the user has `resumed` the run, this is also about
-        the step that waits or was refused when this process begins. `remedies` are what its user can do about waits.
+        the step that waits or was refused when this process begins. `remedies` are what its user can do about waits,
+        `allowed` is what the user has allowed before.
         """
         self._client, self._cluster, self._clock, self._display = client, cluster, clock, display
         self.writer, self._requests, self._memo = writer, RequestWriter(writer.maker, cluster, clock), RowMemo()
         self._limits, self._is_turn = Limits(times, loop_time()), times.is_turn
         self._yes, self._resumed, self._remedies, self._judge = yes, resumed, remedies, judge
-        self.confirmed = 0  # How many steps the user has allowed to end
-        self._overruled = 0  # How many of them although the judgement was no
+        self._allowed = allowed
         self.is_unanswered = False  # Whether the run was interrupted, and a write may still be carried out
         self._written: object = None  # The state of the progress that was written last
         self._write_at = 0.0  # The loop's time of the next write of the same state
@@ -143,15 +144,15 @@ class Runner:
     def _look(self, run: Run) -> tuple[World, Run, Plan]:
         """Return the present state, the run with its present options, and the plan."""
         world = replace(self._cluster.world(), measured=self._judge.measured)
-        latest, allowed = world.latest(run), {"confirmed": self.confirmed, "overruled": self._overruled}
-        plan = make_plan(world, latest, self._clock.now(), **allowed, memo=self._memo)
+        latest = world.latest(run)
+        plan = make_plan(world, latest, self._clock.now(), self._allowed, memo=self._memo)
         return world, latest, plan.worded(self._remedies)
 
     def _confirm(self, plan: Plan) -> None:
         """Record that the user allows what follows the present step, a refusal included if there is one now."""
-        self.confirmed = plan.part.number + 1
+        self._allowed = replace(self._allowed, confirmed=plan.part.number + 1)
         if plan.part.state is PartState.REFUSED and self._resumed:
-            self._overruled = self.confirmed
+            self._allowed = replace(self._allowed, overruled=plan.part.number + 1)
         self._judge.forget()
         self._limits.restart()
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from crrd.core.api.types import Pin, RequestPhase
-from crrd.core.rollout.parts import PartState
+from crrd.core.rollout.parts import Allowed, PartState
 from crrd.core.rollout.phases import End, RunPhase
 from crrd.core.rollout.plan import make_plan
 from crrd.core.rollout.requests import RunRequest
@@ -159,16 +159,16 @@ def test_what_was_allowed_before_does_not_overrule_a_no() -> None:
     """The user did not know of it. For example, the pod has crashed while the command asked."""
     of = judged(step_pause=None)
     bad = world_of(of, crashed(HEALTHY))
-    assert planned(bad, of, confirmed=1).end is End.HALTED
-    assert chosen(planned(bad, of, confirmed=1, overruled=1)) == ["web-1", "web-2"]
+    assert planned(bad, of, allowed=Allowed(1)).end is End.HALTED
+    assert chosen(planned(bad, of, allowed=Allowed(1, 1))) == ["web-1", "web-2"]
 
 
 def test_a_first_part_is_judged_although_the_rest_is_allowed() -> None:
     of = run(first=1, judge=60, max_unavailable=Amount(6))
-    assert chosen(planned(World(PODS), of, confirmed=1)) == ["web-0"]
-    assert planned(world_of(of, HEALTHY), of, confirmed=1).part.state is PartState.JUDGING
-    assert planned(world_of(of, crashed(HEALTHY)), of, confirmed=1).end is End.HALTED
-    later = make_plan(world_of(of, HEALTHY), of, NOW + timedelta(seconds=30), confirmed=1)
+    assert chosen(planned(World(PODS), of, allowed=Allowed(1))) == ["web-0"]
+    assert planned(world_of(of, HEALTHY), of, allowed=Allowed(1)).part.state is PartState.JUDGING
+    assert planned(world_of(of, crashed(HEALTHY)), of, allowed=Allowed(1)).end is End.HALTED
+    later = make_plan(world_of(of, HEALTHY), of, NOW + timedelta(seconds=30), allowed=Allowed(1))
     assert len(chosen(later)) == 5
 
 

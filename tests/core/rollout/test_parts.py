@@ -9,7 +9,7 @@ import pytest
 from crrd.core.api.reasons import Reason
 from crrd.core.api.time import rfc3339
 from crrd.core.api.types import RecreateState, RequestPhase, StatePhase
-from crrd.core.rollout.parts import PARTS, PartState, place, read_steps, sizes, written
+from crrd.core.rollout.parts import PARTS, Allowed, PartState, place, read_steps, sizes, written
 from crrd.core.rollout.phases import End, RunPhase
 from crrd.core.rollout.plan import Plan, make_plan
 from crrd.core.rollout.progress import Progress
@@ -156,7 +156,9 @@ def test_the_pause_counts_from_the_last_pod() -> None:
     assert found.wait.reason is WaitReason.STEP_PAUSE
     later = make_plan(world_of(of, recreated(PODS[0])), of, NOW + timedelta(seconds=30))
     assert chosen(later) == ["web-1", "web-2"]
-    assert chosen(planned(world_of(of, recreated(PODS[0])), of, confirmed=1)) == ["web-1", "web-2"], "resume --yes"
+    assert chosen(planned(world_of(of, recreated(PODS[0])), of, allowed=Allowed(1))) == ["web-1", "web-2"], (
+        "resume --yes"
+    )
 
 
 def test_the_pause_counts_from_when_the_last_pod_was_ready() -> None:
@@ -168,7 +170,7 @@ def test_without_a_time_a_user_allows_the_next_step() -> None:
     of = stepped(step_pause=None)
     found = planned(world_of(of, recreated(PODS[0])), of)
     assert (found.end, found.message, found.phase) == (End.PAUSED, "step 1 of 3 is done, 5 left", RunPhase.PAUSED)
-    assert chosen(planned(world_of(of, recreated(PODS[0])), of, confirmed=1)) == ["web-1", "web-2"]
+    assert chosen(planned(world_of(of, recreated(PODS[0])), of, allowed=Allowed(1))) == ["web-1", "web-2"]
 
 
 def test_pods_that_are_put_off_are_left() -> None:
@@ -184,7 +186,7 @@ def test_after_a_failed_pod_a_user_allows_the_next_step() -> None:
     bad = World(PODS, (failed(of, PODS[0]),))
     found = planned(bad, of)
     assert (found.end, found.message) == (End.FAILED, "step 1 of 3 is done, 5 left")
-    assert chosen(planned(bad, of, confirmed=1)) == ["web-1", "web-2"]
+    assert chosen(planned(bad, of, allowed=Allowed(1))) == ["web-1", "web-2"]
 
 
 def test_a_step_that_is_recorded_as_over_stays_over() -> None:
@@ -391,22 +393,22 @@ def test_a_judgement_of_no_stays_no() -> None:
     known = replace(known, requests=(replace(first, progress=halted), *others))
     found = make_plan(known, of, NOW + timedelta(hours=1))
     assert ended(found) == (End.HALTED, "the judgement of step 1 of 3 is no: web-0 has become unready again; 5 left")
-    assert chosen(planned(known, of, confirmed=1, overruled=1)) == ["web-1", "web-2"]
+    assert chosen(planned(known, of, allowed=Allowed(1, 1))) == ["web-1", "web-2"]
 
 
 def test_what_a_user_allows_early_changes_nothing_before_the_judgement() -> None:
     of = judged(step_pause=None)
-    assert chosen(planned(World(PODS), of, confirmed=1)) == ["web-0"]
-    assert planned(World(PODS, (asked(of, PODS[0]),)), of, confirmed=1).part.state is PartState.WORKING
+    assert chosen(planned(World(PODS), of, allowed=Allowed(1))) == ["web-0"]
+    assert planned(World(PODS, (asked(of, PODS[0]),)), of, allowed=Allowed(1)).part.state is PartState.WORKING
     known = world_of(of, recreated(PODS[0]))
-    assert planned(known, of, confirmed=1).part.state is PartState.JUDGING
-    assert chosen(make_plan(known, of, NOW + timedelta(seconds=30), confirmed=1)) == ["web-1", "web-2"]
+    assert planned(known, of, allowed=Allowed(1)).part.state is PartState.JUDGING
+    assert chosen(make_plan(known, of, NOW + timedelta(seconds=30), allowed=Allowed(1))) == ["web-1", "web-2"]
 
 
 def test_a_user_may_overrule_it() -> None:
     of = judged()
     known = world_of(of, crashed(recreated(PODS[0])))
-    assert chosen(planned(known, of, confirmed=1, overruled=1)) == ["web-1", "web-2"]
+    assert chosen(planned(known, of, allowed=Allowed(1, 1))) == ["web-1", "web-2"]
 
 
 def test_pods_that_have_it_by_themselves_are_counted() -> None:

@@ -14,6 +14,7 @@ from crrd.core.config.references import Kind, Reference, Use
 from crrd.core.config.uses import OutOfReach, Unreached
 from crrd.core.rollout.kinds import kind_of
 from crrd.core.rollout.overview import unfinished
+from crrd.core.rollout.parts import Allowed
 from crrd.core.rollout.phases import End, RunPhase
 from crrd.core.rollout.plan import make_plan
 from crrd.core.rollout.preview import Stale, make_preview
@@ -778,7 +779,7 @@ class TestEnds:
         part = World((recreated(ONE), recreated(TWO), THREE), (succeeded(of, ONE), succeeded(of, TWO)))
         found = planned(part, of)
         assert (found.end, found.message) == (End.PAUSED, "the first part of the run is done, 1 left")
-        assert chosen(planned(part, of, confirmed=1)) == ["web-2"]
+        assert chosen(planned(part, of, allowed=Allowed(1))) == ["web-2"]
 
     def test_who_has_begun_the_rest_was_asked(self) -> None:
         of = run(first=1)

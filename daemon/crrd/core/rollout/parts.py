@@ -112,6 +112,17 @@ def place(run: Run, requests: Iterable[RunRequest]) -> tuple[int, int]:
     return (min(recorded(requests), total) + 1, total + 1) if total else (0, 0)
 
 
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """What a user has allowed."""
+
+    confirmed: int = 0  # How many steps of the run may end
+    overruled: int = 0  # How many of them although the judgement is no. What was allowed before that does not say so
+
+
+NOTHING_ALLOWED = Allowed()
+
+
 @dataclass(frozen=True)
 class PartFacts:
     """What is known of one step of a run."""
@@ -121,8 +132,7 @@ class PartFacts:
     requests: Sequence[RunRequest]  # Of the run, the oldest first
     now: datetime
     number: int
-    confirmed: int
-    overruled: int = 0
+    allowed: Allowed
 
     @property
     def limits(self) -> tuple[int, ...]:
@@ -138,13 +148,14 @@ class PartFacts:
     @property
     def is_allowed(self) -> bool:
         """Whether a user has allowed the next one, failed pods or not."""
-        return self.confirmed > self.number
+        return self.allowed.confirmed > self.number
 
     @property
     def is_overruled(self) -> bool:
         """Whether the next one begins whatever is known of the pods."""
         options = self.kind.run.options
-        return self.overruled > self.number or (self.is_allowed and bool(options.first) and not options.judge)
+        is_overruled = self.allowed.overruled > self.number
+        return is_overruled or (self.is_allowed and bool(options.first) and not options.judge)
 
     @cached_property
     def left(self) -> int | None:
@@ -294,24 +305,21 @@ PARTS: tuple[tuple[Callable[[PartFacts], bool], PartState], ...] = (
 """The state of a step. The first one that holds counts."""
 
 
-def find_part(kind: Kind, rows: Sequence[Row], now: datetime, confirmed: int = 0, overruled: int = 0) -> Part:
-    """Return the present step of a run. `confirmed` is how many steps a user has allowed to end.
-
-    `overruled` is how many of them end although the judgement is no. What a user has allowed before does not say so.
-    """
+def find_part(kind: Kind, rows: Sequence[Row], now: datetime, allowed: Allowed) -> Part:
+    """Return the present step of a run."""
     options = kind.run.options
     if not (options.first or options.steps or options.judge):
         return Part()
     requests = kind.world.requests_of(kind.run)
     number = recorded(requests)
-    first = PartFacts(kind, rows, requests, now, 0, confirmed)
+    first = PartFacts(kind, rows, requests, now, 0, allowed)
     if options.first and first.left is not None and first.left < 0:
         number = max(number, 1)  # the user was asked
     ends = len(first.limits) + bool(options.judge)  # without a judgement, the last step has no end of its own
     for each in range(number, ends):
-        part = PartFacts(kind, rows, requests, now, each, confirmed, overruled).part()
+        part = PartFacts(kind, rows, requests, now, each, allowed).part()
         if part.state is not PartState.OVER:
             return part
-    if options.judge and max(number, overruled) < ends and tally(rows)[Stage.PUT_OFF]:
+    if options.judge and max(number, allowed.overruled) < ends and tally(rows)[Stage.PUT_OFF]:
         return Part(ends - 1, PartState.OVER)  # pods whose nodes come back later are judged, too
     return Part(ends, PartState.OVER)

@@ -11,7 +11,7 @@ from datetime import datetime
 from crrd.core.rollout.budgets import Budgets
 from crrd.core.rollout.kind import NO_ACTIONS, Actions, Choice, Kind, LastStep
 from crrd.core.rollout.kinds import kind_of
-from crrd.core.rollout.parts import Part, PartState, find_part
+from crrd.core.rollout.parts import NOTHING_ALLOWED, Allowed, Part, PartState, find_part
 from crrd.core.rollout.phases import End, RunPhase, Stage
 from crrd.core.rollout.rivals import first_rival
 from crrd.core.rollout.rows import Row, count_left, put_off_pods, tally
@@ -80,21 +80,20 @@ class Plan:
 
 
 def make_plan(
-    world: World, run: Run, now: datetime, *, confirmed: int = 0, overruled: int = 0, memo: RowMemo | None = None
+    world: World, run: Run, now: datetime, allowed: Allowed = NOTHING_ALLOWED, *, memo: RowMemo | None = None
 ) -> Plan:
     """Decide the next step from the present state.
 
-    `world` must contain all requests created so far. `now` is the API server's time. `confirmed` and `overruled` are
-    how many steps of the run the user has allowed to end (`find_part`). Plans that follow each other are quicker with
-    the same `memo`.
+    `world` must contain all requests created so far. `now` is the API server's time. Plans that follow each other are
+    quicker with the same `memo`.
     """
-    return plan_of(kind_of(world.at(now), run), now, confirmed=confirmed, overruled=overruled, memo=memo)
+    return plan_of(kind_of(world.at(now), run), now, allowed, memo=memo)
 
 
-def plan_of(kind: Kind, now: datetime, *, confirmed: int = 0, overruled: int = 0, memo: RowMemo | None = None) -> Plan:
+def plan_of(kind: Kind, now: datetime, allowed: Allowed = NOTHING_ALLOWED, *, memo: RowMemo | None = None) -> Plan:
     """Decide the next step of a run of any kind. The parameters are those of `make_plan`."""
     rows = make_rows(kind, now, memo)
-    part = find_part(kind, rows, now, confirmed, overruled)
+    part = find_part(kind, rows, now, allowed)
     plan = Plan(rows, min_ready=kind.min_ready, part=part)
     end, message = find_end(kind, rows, part)
     if (step := kind.last_step(rows, end)) is not None:

@@ -9,6 +9,7 @@ from crrd.core.config.objects import Change, changes
 from crrd.core.config.uses import OutOfReach, Unreached
 from crrd.core.recreate.hazards import find_hazards
 from crrd.core.rollout.kinds import kind_of
+from crrd.core.rollout.parts import Allowed
 from crrd.core.rollout.phases import End, Stage
 from crrd.core.rollout.plan import Plan, make_plan
 from crrd.core.rollout.requests import RunRequest
@@ -116,7 +117,7 @@ def _batches(world: World, run: Run, now: datetime) -> tuple[tuple[tuple[Row, ..
             world = _done(world, run, (*current.create, *under_way))
         else:
             return tuple(batches), tuple(parts), current, world
-        current = make_plan(world, run, now, confirmed=before, memo=memo)
+        current = make_plan(world, run, now, Allowed(before), memo=memo)
         if current.part.number > before:
             parts.append(len(batches))
 

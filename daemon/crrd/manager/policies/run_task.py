@@ -16,6 +16,7 @@ from crrd.core.policy.outcome import outcome_of
 from crrd.core.policy.pace import CHECK_SECONDS, TURN_SECONDS, Pace
 from crrd.core.policy.types import ANNOTATION_CONTINUE, API_VERSION, KIND, Policy, RunRecord
 from crrd.core.rollout.kinds import kind_of
+from crrd.core.rollout.parts import Allowed
 from crrd.core.rollout.phases import GOES_ON, End
 from crrd.core.rollout.plan import Plan, make_plan
 from crrd.core.rollout.run import Target
@@ -206,12 +207,12 @@ class RunTask:
         shared, run, left = self._shared, self.run, None
         if self.until is not None:
             left = (self.until - shared.clock.now()).total_seconds()
-        parts = shared.client, cluster, shared.clock, self._display
         writer = make_writer(shared.client, cluster, run, self._display, shared.clock)
+        parts = shared.client, cluster, shared.clock, self._display, writer
         times = self.pace.times(left, loop_time(), full=shared.turns.full)
-        runner = Runner(*parts, writer, times=times, remedies=POLICY_REMEDIES, judge=self._judge)
         latest = shared.policies.get(self.policy.key)
-        runner.confirmed = latest.allowed_steps(run.name) if latest is not None else 0
+        allowed = Allowed(latest.allowed_steps(run.name) if latest is not None else 0)
+        runner = Runner(*parts, times=times, remedies=POLICY_REMEDIES, judge=self._judge, allowed=allowed)
         try:
             plan = await runner.run(kind_of(cluster.world(), run).completed())
         except (ApiRefusedError, ConfigurationError) as error:
