@@ -168,7 +168,7 @@ async def test_a_pod_that_is_replaced_before_it_gets_its_label_keeps_its_own(clu
     seen.pod_written(old)
     await cluster.client.delete(PODS, NAMESPACE, "web-0", grace_seconds=0)
     new = await cluster.pod("web-0", labels)
-    facts = ImageRun.of(seen.world(), RUN, replace(CHANGE, image="i:1"))
+    facts = ImageRun.of(seen.world(), RUN).with_change(replace(CHANGE, image="i:1"))
     actions = ImageActions(adoption=Adoption((set_label(facts, read_member(old), "one", "two"),)))
     await make_writer(cluster.client, seen, RUN, TextLines(), ServerClock()).carry_out(RUN, Plan((), actions=actions))
     assert [each.pod.uid for each in seen.world().members] == [new["metadata"]["uid"]]

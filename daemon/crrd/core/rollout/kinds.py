@@ -13,9 +13,8 @@ from crrd.core.rollout.whole_pod import WholePod
 
 def kind_of(world: World, run: Run) -> Kind:
     """Return the run in this world, as its kind."""
-    change = run.options.image
-    if change is not None:
-        return (NewInitImage if run.options.whole_pod else NewImage)(world, run, change)
+    if run.options.image is not None:
+        return (NewInitImage if run.options.whole_pod else NewImage)(world, run)
     if run.options.reload:
         return Reload(world, run)
     if run.options.whole_pod:

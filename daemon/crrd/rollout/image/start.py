@@ -64,7 +64,7 @@ async def complete_image(session: Session, aim: Aim, cluster: Cluster, run: Run)
         change = replace(change, mode=TemplateMode.ADOPT if adopts else TemplateMode.KEEP)
     if change.adopt and facts.template.content.image and isinstance(cluster.kind_objects, ImageObjects):
         await cluster.kind_objects.read_revisions()
-        facts = ImageRun.of(cluster.world(), run, change)
+        facts = ImageRun.of(cluster.world(), run).with_change(change)
         if change.follow:
             _check_following(facts)
         else:
@@ -74,7 +74,7 @@ async def complete_image(session: Session, aim: Aim, cluster: Cluster, run: Run)
         change = replace(change, template=content.rest, had=content.image)
     before, of_pods = _before(facts), _of_pods(facts)
     several = of_pods.pop() if len(before) > 1 and len(of_pods) == 1 else ""
-    run = _with(facts, replace(change, before=before, of_pods=several)).with_min_ready()
+    run = facts.with_change(replace(change, before=before, of_pods=several)).with_min_ready()
     facts = await _tried(session, ImageRun.of(cluster.world(), run))
     run = facts.run
     if change.adopt:
@@ -104,11 +104,6 @@ async def _end_undone(session: Session, run: Run, cluster: Cluster) -> None:
             with suppress(GoneError):
                 cluster.written(await session.record_abort(each))
     await stop_requests(session.client, undone, set())
-
-
-def _with(facts: ImageRun, change: ImageChange) -> ImageRun:
-    run = replace(facts.run, options=replace(facts.run.options, image=change))
-    return replace(facts, run=run, change=change)
 
 
 def _before(facts: ImageRun) -> tuple[str, ...]:

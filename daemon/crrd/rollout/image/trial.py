@@ -45,7 +45,7 @@ async def try_pods(client: KubeClient, facts: ImageRun, rows: Sequence[Row]) -> 
             raise ConfigurationError(f"{why}, which its template has: write {image} in the template")
         if image != change.image:
             change = replace(change, image=image, given=change.image)
-            facts = replace(facts, change=change, run=replace(run, options=replace(run.options, image=change)))
+            facts = facts.with_change(change)
     except ApiRefusedError as error:
         raise ConfigurationError(
             f"the API server rejects the image for pod {row.pod}, nothing was changed: {error}"

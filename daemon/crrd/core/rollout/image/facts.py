@@ -24,20 +24,26 @@ UNPROBED_SECONDS = 10
 
 @dataclass(frozen=True)
 class ImageRun:
-    """A run, what it changes, and what is known of pull pods and template."""
+    """A run, and what is known of pull pods and template."""
 
     world: World
     run: Run
-    change: ImageChange
     state: ImageState
 
     @classmethod
-    def of(cls, world: World, run: Run, change: ImageChange | None = None) -> Self:
-        """Return a run with an image in a world. `change` replaces that of the run, while a run is being made."""
-        chosen = change or run.options.image
-        assert chosen is not None  # noqa: S101 - the caller has a run with an image
-        state = world.extra if isinstance(world.extra, ImageState) else ImageState()
-        return cls(world, run, chosen, state)
+    def of(cls, world: World, run: Run) -> Self:
+        """Return a run with an image in a world."""
+        return cls(world, run, world.extra if isinstance(world.extra, ImageState) else ImageState())
+
+    def with_change(self, change: ImageChange) -> "ImageRun":
+        """Return the run with another change, while it is being made."""
+        return replace(self, run=replace(self.run, options=replace(self.run.options, image=change)))
+
+    @property
+    def change(self) -> ImageChange:
+        """What the run changes."""
+        assert self.run.options.image is not None  # noqa: S101 - the caller has a run with an image
+        return self.run.options.image
 
     @property
     def image(self) -> str:

@@ -22,7 +22,7 @@ class NewInitImage(NewImage):
         """See Kind. A pod that has the image, and has not run its init container with it, is restarted."""
         if container.kind is not ContainerKind.INIT:
             return Skip.NO_INIT
-        if container.has_image(self.change.image) and self.facts.has_run(member):
+        if container.has_image(self.facts.change.image) and self.facts.has_run(member):
             return Skip.HAS_IMAGE
         minor = known_minor(self.world.kubelets.get(member.pod.node_name, ""))
         allow = self.run.options.allow_pod_restart

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import ClassVar
 
 from crrd.core.api.pod import ContainerKind, PodContainer
-from crrd.core.rollout.change import ImageChange, TemplateMode
+from crrd.core.rollout.change import TemplateMode
 from crrd.core.rollout.image.adoption import changed_by_others, next_adoption
 from crrd.core.rollout.image.facts import ImageRun
 from crrd.core.rollout.image.following import planned_writes, released_meanwhile
@@ -38,10 +38,10 @@ class NewImage(Kind):
     takes_new_pods: ClassVar[bool] = True  # a new pod has the present configuration, but maybe another image
     leaves_objects: ClassVar[bool] = True
 
-    def __init__(self, world: World, run: Run, change: ImageChange) -> None:
+    def __init__(self, world: World, run: Run) -> None:
         super().__init__(world, run)
-        self.change, self.facts = change, ImageRun.of(world, run, change)
-        template = self.facts.template
+        self.facts = ImageRun.of(world, run)
+        change, template = self.facts.change, self.facts.template
         self.rescues, self.needs_workload, self.holder = bool(change.undoes), change.adopt, template.holder
         self.holds_rollout = bool(template.holder) or (template.paused and change.follow)
 
@@ -49,7 +49,7 @@ class NewImage(Kind):
         """See Kind. One that crashes or has never run gets the image, too, because it may help."""
         minor = known_minor(self.world.kubelets.get(member.pod.node_name, ""))
         why_not = barred(member.pod, container, minor, allow_pod_restart=self.run.options.allow_pod_restart)
-        if container.has_image(self.change.image):
+        if container.has_image(self.facts.change.image):
             return Skip.HAS_IMAGE
         if container.kind is ContainerKind.SIDECAR and keeps_sidecars(minor):
             return Skip.KEPT
@@ -81,13 +81,13 @@ class NewImage(Kind):
         """See Kind."""
         if not self.facts.template.uid:
             return ""
-        return released_meanwhile(self.facts) if self.change.follow else changed_by_others(self.facts)
+        return released_meanwhile(self.facts) if self.facts.change.follow else changed_by_others(self.facts)
 
     def last_step(self, rows: tuple[Row, ...], end: End | None) -> LastStep | None:
         """See Kind. A run that is aborted in the middle of its adoption finishes it, because that replaces no pod."""
         begins = end is End.DONE and all(row.stage is not Stage.FAILED for row in rows)
         ends_hold = end is End.ABORTED and self.facts.is_marked
-        if not self.change.adopt or not (begins or ends_hold):
+        if not self.facts.change.adopt or not (begins or ends_hold):
             return None
         adoption = next_adoption(self.facts)
         if adoption.done:
@@ -116,7 +116,11 @@ class NewImage(Kind):
         there = self.world.workload
         if there is None or there.deleting or not (end is End.DONE or end.incomplete):
             return NO_WAIT
-        adopted = end is End.DONE and self.change.adopt and not (self.change.follow or self.change.of_template)
+        adopted = (
+            end is End.DONE
+            and self.facts.change.adopt
+            and not (self.facts.change.follow or self.facts.change.of_template)
+        )
         count = len(self.facts.members)
         if adopted or count >= there.desired:
             return Wait(self.facts.starting)
@@ -130,8 +134,8 @@ class NewImage(Kind):
 
     def shown(self) -> tuple[World, Run]:
         """See Kind."""
-        change = replace(self.change, pulls=False, mode=TemplateMode.KEEP)
-        return self.world, replace(self.run, options=replace(self.run.options, image=change))
+        change = replace(self.facts.change, pulls=False, mode=TemplateMode.KEEP)
+        return self.world, self.facts.with_change(change).run
 
     def planned_writes(self) -> tuple[str, ...]:
         """See Kind."""
