@@ -41,10 +41,10 @@ class Pod:
     @property
     def lacks_image(self) -> bool:
         """Whether this is not the image of the run."""
-        return self.image != self.facts.image
+        return self.facts.lacks_image(self.row)
 
     @property
-    def has_image(self) -> bool:
+    def skipped_with_image(self) -> bool:
         """Whether the pod was skipped because it has the image."""
         return self.row.skip is Skip.HAS_IMAGE
 
@@ -152,13 +152,17 @@ def _because(reason: WaitReason) -> Callable[[Pod], Wait]:
 
 RULES = (
     Rule(
-        lambda pod: pod.has_image and pod.unreplaced and bool(pod.wait_for_node.why),
+        lambda pod: pod.skipped_with_image and pod.unreplaced and bool(pod.wait_for_node.why),
         Stage.PUT_OFF,
         lambda pod: pod.wait_for_node,
     ),
-    Rule(lambda pod: pod.has_image and pod.unreplaced, Stage.RECREATING, _because(WaitReason.NOT_REPLACED)),
-    Rule(lambda pod: pod.has_image and pod.was_given and pod.is_overdue, Stage.FAILED, _because(WaitReason.NOT_READY)),
-    Rule(lambda pod: pod.has_image and pod.was_given, Stage.RECREATING, _because(WaitReason.NOT_READY)),
+    Rule(lambda pod: pod.skipped_with_image and pod.unreplaced, Stage.RECREATING, _because(WaitReason.NOT_REPLACED)),
+    Rule(
+        lambda pod: pod.skipped_with_image and pod.was_given and pod.is_overdue,
+        Stage.FAILED,
+        _because(WaitReason.NOT_READY),
+    ),
+    Rule(lambda pod: pod.skipped_with_image and pod.was_given, Stage.RECREATING, _because(WaitReason.NOT_READY)),
     Rule(
         lambda pod: pod.row.uid in pod.facts.world.refused and pod.row.stage.under_way and pod.lacks_image,
         Stage.FAILED,
@@ -194,7 +198,7 @@ def image_rows(kind: Kind, facts: ImageRun, rows: tuple[Row, ...], now: datetime
         if rule is None:
             return row
         found = replace(row, stage=rule.stage or row.stage, wait=rule.wait(pod))
-        return replace(found, skip=None, containers=(facts.container,)) if pod.has_image else found
+        return replace(found, skip=None, containers=(facts.container,)) if pod.skipped_with_image else found
 
     found = map(judged, rows)
     return tuple(replace(row, needs_step=True) if facts.needs_step(row) else row for row in found)
