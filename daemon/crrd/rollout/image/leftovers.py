@@ -5,7 +5,7 @@ from contextlib import suppress
 from datetime import datetime
 
 from crrd.core.api.pod import parse_pod
-from crrd.core.rollout.image.pull import LABEL_PULL, LABEL_PULL_POLICY, PullPod, read_pull_pod
+from crrd.core.rollout.image.pull import LABEL_PULL, LABEL_PULL_POLICY, PullPod, PullState, read_pull_pod
 from crrd.core.rollout.requests import STOPPED, RunRequest, read_run_request
 from crrd.core.rollout.run import LABEL_RUN
 from crrd.kube.client import KubeClient
@@ -74,8 +74,8 @@ async def _stop_request(client: KubeClient, asked: RunRequest, ended: set[str]) 
 
 
 async def delete_pull_pod(client: KubeClient, namespace: str, pull: PullPod) -> None:
-    """Delete one pull pod, unless it is one that the API server has refused."""
-    if pull.name:
+    """Delete one pull pod, unless it was refused."""
+    if pull.state is not PullState.REFUSED:
         await _delete(client, namespace, pull.name, pull.uid)
 
 

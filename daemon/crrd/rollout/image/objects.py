@@ -82,7 +82,7 @@ class ImageObjects(KindObjects):
 
     def pull_refused(self, run: Run, node: str, message: str) -> None:
         """Record that the API server has rejected a pull pod."""
-        self._refused[node] = PullPod("", "", run.name, node, PullState.FAILED, message)
+        self._refused[node] = PullPod("", "", run.name, node, PullState.REFUSED, message)
 
     def workload_written(self, obj: Json) -> None:
         """Record a workload that the API server has just returned."""

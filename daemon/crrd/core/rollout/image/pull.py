@@ -47,11 +47,12 @@ class PullState(StrEnum):
     RETRYING = "retrying"  # It has failed, and kubelet tries again
     PULLED = "pulled"
     FAILED = "failed"
+    REFUSED = "refused"  # The API server has rejected the pull pod, so there is none
 
 
 @dataclass(frozen=True, slots=True)
 class PullPod:
-    """A pull pod in the cluster."""
+    """A pull pod in the cluster, or one that was refused."""
 
     name: str
     uid: str
@@ -69,7 +70,7 @@ class PullPod:
 
         Kubelet does not end the pod at its deadline while it pulls, and a runtime may wait for a registry for minutes.
         """
-        if self.state is PullState.FAILED:
+        if self.state in (PullState.FAILED, PullState.REFUSED):
             return self.message
         late = self.created is not None and (now - self.created).total_seconds() >= limit
         if self.state is PullState.PULLED or not late:

@@ -11,7 +11,7 @@ from functools import cached_property
 from crrd.core.api.pod import ContainerKind
 from crrd.core.api.time import parse_time
 from crrd.core.rollout.image.facts import ImageRun
-from crrd.core.rollout.image.pull import PullPod, lacking
+from crrd.core.rollout.image.pull import PullPod, PullState, lacking
 from crrd.core.rollout.image.steps import is_over, is_present, may_start
 from crrd.core.rollout.kind import Kind
 from crrd.core.rollout.phases import Stage
@@ -84,7 +84,7 @@ class Pod:
     @property
     def is_refused(self) -> bool:
         """Whether the API server has rejected the pull pod of its node."""
-        return self.row.node in self.failures and not self.facts.pulls[self.row.node].name
+        return self.row.node in self.failures and self.facts.pulls[self.row.node].state is PullState.REFUSED
 
     @cached_property
     def lacking(self) -> str:
