@@ -12,12 +12,14 @@ from functools import cached_property
 from typing import ClassVar
 
 from crrd.core.api.pod import PodContainer
+from crrd.core.api.time import parse_time
 from crrd.core.rollout.phases import End, RunPhase
 from crrd.core.rollout.requests import GivenImage, RunRequest
 from crrd.core.rollout.rows import Row
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.state import Member, World
 from crrd.core.rollout.waits import NO_WAIT, Skip, Wait
+from crrd.kubelet.version import known_minor
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,15 @@ class Kind(ABC):
 
         One that the request `failed` could not recreate is recreated again, even if it has started since.
         """
+
+    def minor_of(self, member: Member) -> int | None:
+        """Return the minor version of a pod's kubelet, None if it is not known."""
+        return known_minor(self.world.kubelets.get(member.pod.node_name, ""))
+
+    @cached_property
+    def since(self) -> datetime | None:
+        """What has started later than this has what the run brings."""
+        return parse_time(self.run.options.since or self.run.started)
 
     def rows(self, rows: tuple[Row, ...], now: datetime) -> tuple[Row, ...]:
         """Return the rows, with what this kind knows of them in addition."""

@@ -27,7 +27,6 @@ from crrd.core.rollout.run import Run
 from crrd.core.rollout.skips import barred, wanted
 from crrd.core.rollout.state import Extra, Member, World
 from crrd.core.rollout.waits import Skip, Wait, WaitReason
-from crrd.kubelet.version import known_minor
 
 _MOST = 3
 """Most refreshes of a pod before its restart, so that data which changes all the time does not keep it waiting."""
@@ -78,7 +77,7 @@ class Restart(Kind):
 
     def skip(self, member: Member, container: PodContainer, failed: RunRequest | None) -> Skip | None:
         """See Kind."""
-        options, minor = self.run.options, known_minor(self.world.kubelets.get(member.pod.node_name, ""))
+        options, minor = self.run.options, self.minor_of(member)
         why_not = barred(member.pod, container, minor, allow_pod_restart=options.allow_pod_restart)
         if not self.has_instance(container):
             return why_not if why_not is Skip.NEVER else Skip.NOT_RUNNING
@@ -103,8 +102,8 @@ class Restart(Kind):
 
     def is_recent(self, container: PodContainer) -> bool:
         """Whether a container has started since the time from which the run counts."""
-        started, since = parse_time(container.started_at), parse_time(self.run.options.since or self.run.started)
-        return started is not None and since is not None and started > since
+        started = parse_time(container.started_at)
+        return started is not None and self.since is not None and started > self.since
 
     def has_instance(self, container: PodContainer) -> bool:
         """Whether there is an instance that can be restarted."""

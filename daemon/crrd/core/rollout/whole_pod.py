@@ -18,7 +18,6 @@ from crrd.core.rollout.restart import Restart
 from crrd.core.rollout.skips import barred
 from crrd.core.rollout.state import Member
 from crrd.core.rollout.waits import Skip
-from crrd.kubelet.version import known_minor
 
 _OF_REASON = {
     Reason.POD_WOULD_END: Skip.POD_WOULD_END,
@@ -47,16 +46,15 @@ class WholePod(Restart):
 
     def skip(self, member: Member, container: PodContainer, failed: RunRequest | None) -> Skip | None:
         """See Kind. What is true of the whole pod is returned for each of its containers."""
-        options, minor = self.run.options, known_minor(self.world.kubelets.get(member.pod.node_name, ""))
+        options, minor = self.run.options, self.minor_of(member)
         why_not = never_in_place(member, container, minor, allow_pod_restart=options.allow_pod_restart)
         if not container.container_id:
             return why_not or Skip.NOT_STARTED
         if failed is not None and any(each.phase is StatePhase.FAILED for each in failed.request.status.states):
             return why_not
-        since = parse_time(options.since or self.run.started)
         own = [each for each in member.pod.containers.values() if each.kind is not ContainerKind.EPHEMERAL]
         starts = [parse_time(each.started_at) for each in own]
-        recent = since is not None and all(at is not None and at > since for at in starts)
+        recent = self.since is not None and all(at is not None and at > self.since for at in starts)
         if options.objects:
             if not any(self._lacks_change(member, each.name) for each in own if each.kind is ContainerKind.INIT):
                 return Skip.POD_RECENT if recent else Skip.POD_FRESH

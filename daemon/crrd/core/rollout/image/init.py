@@ -12,7 +12,6 @@ from crrd.core.rollout.state import Member
 from crrd.core.rollout.waits import Skip
 from crrd.core.rollout.whole_pod import never_in_place
 from crrd.kubelet.restart_rules import RestartPolicy
-from crrd.kubelet.version import known_minor
 
 
 class NewInitImage(NewImage):
@@ -24,7 +23,7 @@ class NewInitImage(NewImage):
             return Skip.NO_INIT
         if container.has_image(self.facts.change.image) and self.facts.has_run(member):
             return Skip.HAS_IMAGE
-        minor = known_minor(self.world.kubelets.get(member.pod.node_name, ""))
+        minor = self.minor_of(member)
         allow = self.run.options.allow_pod_restart
         for each in member.pod.recreatable.values():
             if why_not := never_in_place(member, each, minor, allow_pod_restart=allow):

@@ -29,7 +29,6 @@ from crrd.core.rollout.skips import barred
 from crrd.core.rollout.state import Member, World
 from crrd.core.rollout.waits import NO_WAIT, Skip, Wait, WaitReason
 from crrd.kubelet.restart_rules import RestartPolicy, keeps_sidecars
-from crrd.kubelet.version import known_minor
 
 
 class NewImage(Kind):
@@ -47,7 +46,7 @@ class NewImage(Kind):
 
     def skip(self, member: Member, container: PodContainer, failed: RunRequest | None) -> Skip | None:
         """See Kind. One that crashes or has never run gets the image, too, because it may help."""
-        minor = known_minor(self.world.kubelets.get(member.pod.node_name, ""))
+        minor = self.minor_of(member)
         why_not = barred(member.pod, container, minor, allow_pod_restart=self.run.options.allow_pod_restart)
         if container.has_image(self.facts.change.image):
             return Skip.HAS_IMAGE

@@ -18,7 +18,6 @@ from crrd.core.rollout.skips import wanted
 from crrd.core.rollout.state import Member
 from crrd.core.rollout.waits import NO_WAIT, Skip, Wait, WaitReason
 from crrd.kubelet.restart_rules import RestartPolicy, keeps_sidecars
-from crrd.kubelet.version import known_minor
 
 _UNFIT = (Skip.NOT_ALWAYS, Skip.KEPT, Skip.LONG_GRACE, Skip.CHANGED, Skip.NO_SPELLING)
 """Why a patch cannot restart a container that a node daemon may restart."""
@@ -33,7 +32,7 @@ class PatchRestart(Restart):
         """See Kind, and `unfit`."""
         if (why_not := super().skip(member, container, failed)) is not None:
             return why_not
-        minor = known_minor(self.world.kubelets.get(member.pod.node_name, ""))
+        minor = self.minor_of(member)
         return unfit(member, container, minor, self.run.options)
 
     def wait_before_end(self, rows: tuple[Row, ...], end: End) -> Wait:
