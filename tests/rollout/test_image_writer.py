@@ -107,6 +107,14 @@ async def test_those_that_hang_delay_no_other() -> None:
     await world.writer.cancel()
 
 
+async def test_a_node_whose_pods_have_the_image_by_now_needs_no_pull_pod() -> None:
+    world, there = WriterWorld(), member("web-00", container(image="i:2"))
+    row = Row("web-00", there.pod.uid, Stage.WAITING, node="node-a", member=there, containers=("app",))
+    await world.writer.carry_out(RUN, Plan((row,), actions=ImageActions(pull=("node-a",))))
+    await asyncio.sleep(1)
+    assert world.asked == []
+
+
 async def test_a_pull_pod_that_hangs_delays_no_plan() -> None:
     world, there = WriterWorld(), member("web-00", container(image="i:1"))
     row = Row("web-00", there.pod.uid, Stage.WAITING, node="node-a", member=there, containers=("app",))

@@ -55,7 +55,7 @@ def read_format(given: str) -> Format:
     """Parse the value of `-o`. ValueError for an unknown format, or a wrong template."""
     if given in FORMATS:
         return Format(given)
-    if given[: len(_JSONPATH)] != _JSONPATH:
+    if not given.startswith(_JSONPATH):
         raise ValueError(f"{', '.join(FORMATS)} or jsonpath=TEMPLATE")
     template = given.removeprefix(_JSONPATH)
     _parts(template)

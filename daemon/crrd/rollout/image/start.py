@@ -197,7 +197,7 @@ def _managers(workload: Json) -> Iterator[str]:
     names = [*mapping(meta.get("labels")), *mapping(meta.get("annotations"))]
     names += [text(mapping(each).get("manager")) for each in items(meta.get("managedFields"))]
     for name in names:
-        yield from {program for begin, program in _GITOPS.items() if name[: len(begin)] == begin}
+        yield from {program for begin, program in _GITOPS.items() if name.startswith(begin)}
 
 
 def _check_adoption(facts: ImageRun, workload: Json) -> None:

@@ -104,7 +104,7 @@ def _check_request(made: Json) -> None:
 def _check_injected(facts: ImageRun, pod: Json) -> None:
     """Refuse a container that a SidecarSet of OpenKruise has injected."""
     names = mapping_at(pod, "metadata.annotations")
-    injected = any(key[: len(_SIDECAR_SETS)] == _SIDECAR_SETS for key in names)
+    injected = any(key.startswith(_SIDECAR_SETS) for key in names)
     if injected and not facts.template.content.image:
         why = f"container {facts.container!r} may be injected by a SidecarSet"
         raise ConfigurationError(f"{why}: set the image in the SidecarSet")

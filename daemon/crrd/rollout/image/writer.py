@@ -149,11 +149,10 @@ class ImageWriter(KindWriter):
         """
         facts = ImageRun.of(self._cluster.world(), run)
         rows = (row for row in plan.rows if row.node == node and row.member is not None)
-        begun = ((row.pod, row.uid) for row in rows if row.containers and facts.is_left(row))
-        name, uid = next(begun, ("", ""))
+        pod = next((row for row in rows if row.containers and facts.is_left(row)), None)
         try:
-            like = await self._client.get(PODS, run.namespace, name)
-            if name_and_uid(like) != (name, uid):  # another pod has its name, which the watch will say
+            like = await self._client.get(PODS, run.namespace, pod.pod) if pod is not None else {}
+            if pod is None or name_and_uid(like) != (pod.pod, pod.uid):  # there is none by now, or another of its name
                 await asyncio.sleep(_PAUSE_SECONDS)
                 return
             self._creating.add(node)
