@@ -13,7 +13,7 @@ from functools import partial
 from crrd.core.api.time import parse_time, rfc3339
 from crrd.core.rollout.limits import Limits, Times
 from crrd.core.rollout.parts import NOTHING_ALLOWED, Allowed, PartState
-from crrd.core.rollout.phases import GOES_ON, End, RunPhase
+from crrd.core.rollout.phases import GOES_ON, End, phase_of
 from crrd.core.rollout.plan import Plan, make_plan
 from crrd.core.rollout.progress import LIVE_SECONDS, Progress
 from crrd.core.rollout.rows import count_done
@@ -189,10 +189,11 @@ class Runner:
             end = End.HALTED  # what has ended this process does not change that the judgement is no
         if self._is_turn and end is not None and end in GOES_ON:
             end, waits = End.YIELDED, [GOES_ON[end].format(message=plan.message), *waits]
-        phase = RunPhase.OVER if end is not None and end.over else plan.phase
         counts, at = count_done(plan.rows), rfc3339(self._clock.now())
         why, blocked, steps = "; ".join(waits)[:_WAITS_CHARACTERS], bool(plan.wait.why), plan.part.number
-        return Progress(at, this_process(), phase, *counts, why, blocked=blocked, end=end, steps=steps)
+        return Progress(
+            at, this_process(), phase_of(end, plan.phase), *counts, why, blocked=blocked, end=end, steps=steps
+        )
 
     def _note_written(self, progress: Progress | None) -> None:
         """Record that the progress was written on a request."""

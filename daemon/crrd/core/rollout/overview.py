@@ -6,7 +6,7 @@ from datetime import datetime
 
 from crrd.core.api.time import parse_time, rfc3339
 from crrd.core.rollout.kind import Kind
-from crrd.core.rollout.phases import End, RunPhase
+from crrd.core.rollout.phases import End, RunPhase, phase_of
 from crrd.core.rollout.progress import Progress
 from crrd.core.rollout.requests import RunRequest, last_progress
 from crrd.core.rollout.rivals import age_of, with_unended_requests
@@ -68,10 +68,10 @@ def run_status(
     idle = (now - active_at).total_seconds() if active_at is not None else 0.0
     last = last_progress(requests) or _NOTHING
     end = _end_of(last, now, is_gone, is_aborted=any(each.request.aborted for each in requests))
-    phase = RunPhase.OVER if end is not None and end.over else last.phase
     host, between = last.by.rpartition("/")[0], end is None and last.end is not None
     waits = last.waits if end in (None, End.YIELDED, End.HALTED) else ""
     counts = last.done, last.total, active_at, idle
+    phase = phase_of(end, last.phase)
     return RunStatus(run, requests, phase, end, host, *counts, waits, blocked=last.blocked, between_turns=between)
 
 

@@ -11,7 +11,7 @@ from typing import Self
 
 
 class RunPhase(StrEnum):
-    """What a run is doing. Each plan has one, and the progress that is recorded on a request has it, too."""
+    """What a run is doing. Each plan has one. What is recorded on a request, and shown to others, is `phase_of`."""
 
     PULLING = "Pulling"  # No pod is in progress, and the next ones wait until their nodes have the image
     RESTARTING = "Restarting"  # Pods are in progress, or wait for their turn
@@ -226,6 +226,14 @@ class End(StrEnum):
     def over(self) -> bool:
         """Whether other runs may follow. What is left can only be done by a user, who may still continue the run."""
         return self in (End.DONE, End.LEFT_OUT, End.PUT_OFF, End.FAILED, End.HALTED, End.ABORTED)
+
+
+def phase_of(end: End | None, phase: RunPhase) -> RunPhase:
+    """Return the phase of a run as it is recorded, from that of its last plan.
+
+    It is OVER in place of CLEANING_UP, because how a run has ended is recorded after the cleaning up.
+    """
+    return RunPhase.OVER if end is not None and end.over else phase
 
 
 GOES_ON: Mapping[End, str] = MappingProxyType(
