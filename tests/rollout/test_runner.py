@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, cast
@@ -12,6 +13,7 @@ import pytest
 from crrd.core.api.time import rfc3339
 from crrd.core.rollout.change import ImageChange
 from crrd.core.rollout.limits import Times
+from crrd.core.rollout.parts import Part, PartState
 from crrd.core.rollout.phases import GOES_ON, End, Stage
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.progress import ANNOTATION_PROGRESS, Progress, read_progress
@@ -47,13 +49,19 @@ async def until(holds: Callable[[], bool]) -> None:
         await asyncio.sleep(0.001)
 
 
-async def finished(api: RunCluster, run: Run, times: Times | None = None) -> Plan:
-    """Carry out a run, or one turn of it, and record its end."""
+@asynccontextmanager
+async def runner_of(api: RunCluster, run: Run, times: Times | None = None) -> AsyncIterator[Runner]:
+    """Yield what carries out a run, or one turn of it."""
     client, display = cast("KubeClient", api), TextLines()
     async with make_cluster(client, NAMESPACE, WEB, run.options) as cluster:
         writer = make_writer(client, cluster, run, display, api.clock)
         parts = client, cluster, api.clock, display, writer
-        runner = Runner(*parts, times=times or Times(), remedies=FLAGS, yes=times is None)
+        yield Runner(*parts, times=times or Times(), remedies=FLAGS, yes=times is None)
+
+
+async def finished(api: RunCluster, run: Run, times: Times | None = None) -> Plan:
+    """Carry out a run, or one turn of it, and record its end."""
+    async with runner_of(api, run, times) as runner:
         plan = await runner.run(run)
         assert await runner.finish(run, plan, 5.0) == ""
     return plan
@@ -64,6 +72,26 @@ def recorded(api: RunCluster) -> dict[str, Progress]:
     objects = api.objects[REQUESTS.plural].items()
     found = ((name, each["metadata"]["annotations"].get(ANNOTATION_PROGRESS, "")) for name, each in objects)
     return {name: progress for name, text in found if (progress := read_progress(text)) is not None}
+
+
+@pytest.mark.parametrize("times", [Times(), Times(patience=60.0)])
+@pytest.mark.parametrize(
+    ("end", "kept"),
+    [
+        *((end, End.HALTED) for end in (End.HALTED, End.RIVAL, End.FAILED, End.TIMED_OUT, End.INTERRUPTED)),
+        (End.ABORTED, End.ABORTED),
+    ],
+)
+async def test_a_no_of_the_judgement_is_recorded_whatever_ends_a_process(end: End, kept: End, times: Times) -> None:
+    """Only an abort ends the run, too."""
+    api = RunCluster(1)
+    run = api.run_of()
+    plan = await finished(api, run)
+    refused = replace(plan, end=end, part=Part(state=PartState.REFUSED, refusal="web-0000 has become unready again"))
+    async with runner_of(api, run, times) as runner:
+        await runner.finish(run, refused, 5.0)
+    (noted,) = recorded(api).values()
+    assert (noted.end, noted.waits) == (kept, "web-0000 has become unready again")
 
 
 @pytest.mark.parametrize("pods", [50, 200])
