@@ -67,7 +67,7 @@ class Asked:
     @property
     def is_done(self) -> bool:
         """Whether it was recreated, and is ready for long enough. One that has ended never becomes ready again."""
-        at = self.settled[0] if self.asked.succeeded else None
+        at = self.settled[0]
         return self.asked.succeeded and (self.member.pod.ended or (at is not None and at <= self.now))
 
     @cached_property

@@ -240,8 +240,7 @@ class World:
 
     def at(self, now: datetime) -> "World":
         """Return the world at this time, at which requests that are kept on pods may have failed."""
-        requests = tuple(each.at(now) for each in self.requests)
-        return self if requests == self.requests else replace(self, requests=requests)
+        return replace(self, requests=tuple(each.at(now) for each in self.requests))
 
     def unreplaced(self, given: Iterable[GivenImage]) -> Collection[tuple[str, str]]:
         """Return the containers (pod's UID, name) that kubelet must replace because of any run, as far as known.
