@@ -22,6 +22,7 @@ from crrd.core.rollout.progress import Progress
 from crrd.core.rollout.rivals import first_rival, taken_over
 from crrd.core.rollout.run import Amount, Run, Target
 from crrd.core.rollout.skips import barred_containers
+from crrd.core.rollout.standing import RowMemo
 from crrd.core.rollout.state import Member, NodeDaemon, World
 from crrd.core.rollout.waits import NO_WAIT, Skip
 from crrd.core.rollout.workload import Workload
@@ -395,6 +396,43 @@ class TestProgress:
         steady = replace(recreated(ONE), ready_since=ONE.ready_since)
         assert stages(planned(World((steady,), (succeeded(of, ONE),)), of)) == {"web-0": "getting ready"}
 
+    def test_a_restart_counts_from_its_container_not_from_the_end_of_its_request(self) -> None:
+        """The request ends when the new container is ready, as far as its node knows."""
+        of = run(min_ready=20)
+        ended = succeeded(of, ONE, completion_time="2026-01-01T12:00:50Z")
+        assert stages(planned(World((recreated(ONE),), (ended,)), of)) == {"web-0": "done"}
+
+    def test_a_request_that_is_being_created_counts(self) -> None:
+        """The watch may show the one that failed, or the new one already."""
+        of = run()
+        before = failed(of, ONE)
+        after = again(failed(of, ONE), before)
+        for there, name, stage in (
+            ((), before.request.name, "requested"),
+            ((before,), after.request.name, "requested"),
+            ((before, after), after.request.name, "failed"),
+        ):
+            world = World((ONE,), there, starting={ONE.pod.uid: name})
+            assert stages(planned(world, of)) == {"web-0": stage}
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {},
+            {"members": (recreated(ONE), replace(TWO, ready=False), THREE)},
+            {"requests": ()},
+            {"down": frozenset({"node-a"})},
+            {"daemons": {}},
+            {"refused": {TWO.pod.uid: "denied"}},
+        ],
+    )
+    def test_the_rows_that_are_kept_for_the_next_plan_are_as_new_ones(self, changes: dict[str, Any]) -> None:
+        of, memo = run(min_ready=40), RowMemo()
+        world = World((recreated(ONE), TWO, THREE), (succeeded(of, ONE),))
+        for there, own, later in ((world, of, 0), (replace(world, **changes), of, 20), (world, run(name="next"), 20)):
+            now = NOW + timedelta(seconds=later)
+            assert make_plan(there, own, now, memo=memo) == make_plan(there, own, now)
+
     def test_a_request_without_context_is_done_when_the_pod_is_ready(self) -> None:
         of = run()
         found = succeeded(of, ONE)
@@ -409,6 +447,7 @@ class TestProgress:
             member("other", container("side")),
             member("never", container(restart_policy=RestartPolicy.NEVER)),
             member("stopped", container(running=False)),
+            member("over", container(running=False, restart_policy=RestartPolicy.NEVER)),
             member("recent", container(started_at=AFTER)),
             member("lost", node="node-z"),
         )
@@ -420,12 +459,13 @@ class TestProgress:
             "other": "container app not found in the pod",
             "never": "container app would not be started again (restartPolicy Never)",
             "stopped": "container app is not running",
+            "over": "container app would not be started again (restartPolicy Never)",
             "recent": "container app was already restarted",
             "lost": "the node has no node daemon",
         }
         assert found.end is End.DONE
         odd = {row.pod for row in found.rows if row.skip is not None and not row.skip.normal}
-        assert odd == {"other", "never", "stopped", "lost"}, "these somebody has to see to"
+        assert odd == {"other", "never", "stopped", "over", "lost"}, "these somebody has to see to"
 
     @pytest.mark.parametrize(
         ("kubelet", "skipped"), [("", True), ("?", True), ("v1.35.4", False), ("v1.36.0", True), ("v1.37.1+k3s1", True)]
@@ -550,6 +590,9 @@ class TestProgress:
         )
         request = asked(of, pod, RequestPhase.COMPLETED, states=states)
         assert planned(World((pod,), (request,)), of).end is End.FAILED
+        both = (states[0], RecreateState("side", StatePhase.RECREATING))
+        busy = asked(of, pod, RequestPhase.RECREATING, states=both)
+        assert stages(planned(World((pod,), (busy,)), of)) == {"web-0": "recreating"}, "not until it has ended"
 
     def test_a_container_that_is_added_to_a_pod_is_judged_by_its_own_start(self) -> None:
         pod, late = member("web-0", container("side")), container("app", started_at=AFTER)
@@ -1007,6 +1050,12 @@ class TestRivals:
         assert unfinished(kind_of(world, run(name="users", started=AFTER)), NOW) is None
         alone = replace(world, requests=world.requests[:1])
         assert unfinished(kind_of(alone, run(name="users", started=AFTER)), NOW) == old
+
+    @pytest.mark.parametrize(("version", "is_rival"), [("apps/v1beta1", True), ("example.com/v1", False)])
+    def test_a_workload_of_another_api_group_is_another_target(self, version: str, *, is_rival: bool) -> None:
+        of, stranger = run(name="b"), member("stranger")
+        other = run(name="a", target=replace(of.target, api_version=version))
+        assert first_rival(World(PODS, (asked(other, stranger),)), of) == (other if is_rival else None)
 
     def test_a_run_is_not_its_own_rival(self) -> None:
         of = run()
