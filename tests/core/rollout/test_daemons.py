@@ -121,6 +121,8 @@ def test_a_request_that_ends_because_its_node_is_down_has_not_failed(reason: Rea
     ended = failed(of, LOST, reason)
     found = make_plan(world(ended), of, NOW)
     assert (found.end, stages(found)["web-0"], why(found)["web-0"]) == (None, "put off", DEAD)
+    never_down = world(ended, daemon=True, since=START)
+    assert "web-0" not in chosen(make_plan(never_down, of, NOW)), "not since its request"
     back = make_plan(world(ended, daemon=True, since=START + timedelta(seconds=9)), of, NOW)
     assert chosen(back)[0] == "web-0"
     assert back.create[0].failed == ended.request.name, "it gets another request"
@@ -175,8 +177,13 @@ class TestSilentNodes:
 
     def test_once_no_others_are_left_the_request_has_failed(self) -> None:
         requests = [failed(self.OF, self.PODS[0], Reason.NO_ANSWER), *(succeeded(self.OF, each) for each in OTHERS)]
-        found = make_plan(world(*requests, daemon=True, members=(self.PODS[0], *map(recreated, OTHERS))), self.OF, NOW)
-        assert (found.end, stages(found)["web-0"]) == (End.FAILED, "failed")
+        for last in ((), (member("web-4", node="node-b"),)):
+            pods = (self.PODS[0], *map(recreated, OTHERS), *last)
+            found = make_plan(world(*requests, daemon=True, members=pods), self.OF, NOW)
+            assert (found.end, stages(found)["web-0"]) == (End.FAILED, "failed")
+        pods = (self.PODS[0], recreated(OTHERS[0]), *OTHERS[1:])
+        found = make_plan(world(*requests[:2], daemon=True, members=pods), self.OF, NOW)
+        assert (found.end, stages(found)["web-0"]) == (None, "put off"), "two are left"
 
     def test_two_of_them_have_another_cause(self) -> None:
         pods = (*self.PODS, member("web-4", node="node-c"))
@@ -203,15 +210,24 @@ def test_a_pod_that_was_recreated_before_its_node_went_down() -> None:
 
 
 @pytest.mark.parametrize(
-    ("unready_since", "min_ready", "stage"), [(20, 0, "done"), (20, 15, "put off"), (30, 0, "put off")]
+    ("unready_since", "min_ready", "side", "stage"),
+    [
+        (20, 0, {}, "done"),
+        (20, 15, {}, "put off"),
+        (30, 0, {}, "put off"),
+        (20, 0, {"ready": False}, "put off"),  # it was unready before its node was
+        (20, 0, {"started_at": ""}, "done"),
+    ],
 )
 def test_a_pod_that_was_done_before_its_node_went_down_stays_done(
-    unready_since: int, min_ready: int, stage: str
+    unready_since: int, min_ready: int, side: dict[str, Any], stage: str
 ) -> None:
     """The node controller sets its condition Ready to False, and leaves its containers ready."""
     of = run(min_ready=min_ready)
     since = NOW - timedelta(seconds=unready_since)
     pod = replace(recreated(LOST, ready=False), ready_since=since)
+    beside = container("side", **side)  # the run leaves it alone
+    pod = replace(pod, pod=replace(pod.pod, containers={**pod.pod.containers, "side": beside}))
     found = make_plan(world(succeeded(of, LOST), members=(pod,)), of, NOW)
     assert stages(found)["web-0"] == stage
 
