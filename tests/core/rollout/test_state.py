@@ -51,6 +51,21 @@ def test_files_were_mounted_before_a_container_that_runs_for_the_first_time(
     assert found.mounted("app") == (parse_time(created) if mounted else None)
 
 
+@pytest.mark.parametrize(("added", "mounted"), [(3, 3), (5, 5), (7, 0)])
+def test_files_of_a_container_that_was_added_to_a_pod_were_mounted_no_earlier(added: int, mounted: int) -> None:
+    """An entry that is younger than the start of the container is about another change of the same client."""
+    own = {"fieldsV1": {"f:spec": {"f:containers": {'k:{"name":"app"}': {".": {}}}}}, "time": at(added)}
+    status = {"name": "app", "containerID": "c://1", "state": {"running": {"startedAt": at(5)}}}
+    meta = {"creationTimestamp": at(0), "generation": 2, "managedFields": [own]}
+    spec = {"containers": [{"name": "app"}]}
+    found = read_member({"metadata": meta, "spec": spec, "status": {"containerStatuses": [status]}})
+    assert found.mounted("app") == parse_time(at(mounted))
+
+
+def at(second: int) -> str:
+    return f"2026-01-01T00:00:0{second}Z"
+
+
 @pytest.mark.parametrize("odd", [{}, {"metadata": None, "status": []}, {"metadata": {"ownerReferences": [1, {}]}}])
 def test_an_odd_pod_is_as_if_all_were_absent(odd: dict[str, Any]) -> None:
     found = read_member(odd)

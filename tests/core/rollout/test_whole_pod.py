@@ -249,6 +249,7 @@ CHANGE = ("ConfigMap web (data.*) 2026-01-01T12:00:20Z",)
     [
         (with_config(), None),
         (with_config("side", "app"), None),
+        (replace(started(pod=(replace(INIT, name="first"), *POD)), config={"setup": (CONFIG,)}), None),
         (with_config("setup"), Skip.POD_FRESH),
         (with_config("setup", "side", "app"), Skip.POD_RECENT),
         (replace(with_config(), config={"app": (CONFIG,)}), Skip.POD_FRESH),  # only a regular container misses it
