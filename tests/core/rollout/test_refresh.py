@@ -78,6 +78,8 @@ def test_pods_of_one_batch_do_not_wait_for_each_other() -> None:
     assert due(planned(world(), of)) == ["web-0", "web-1"]
     found = planned(world(web_0=FileRefresh(token(of), 2.0)), of)
     assert (chosen(found), due(found)) == (["web-0"], ["web-1"])
+    both = planned(world(web_0=FileRefresh(token(of), 0.5), web_1=FileRefresh(token(of), 1.5)), of)
+    assert both.wake_at == NOW + timedelta(seconds=0.5)
 
 
 def test_a_pod_that_cannot_be_patched_is_restarted_without() -> None:

@@ -83,6 +83,12 @@ def test_a_node_daemon_that_is_too_old_is_not_asked(*, reloads: bool, skip: Skip
     assert row.skip is skip
 
 
+def test_a_node_daemon_that_is_away_counts_as_one_that_reloads() -> None:
+    """It is not known which version comes back."""
+    away = {"node-a": NodeDaemon("node-a", ready=False)}
+    assert only(member("web-0", APP), daemons=away)[0] is Stage.PUT_OFF
+
+
 FILE = Reference(Kind.CONFIG_MAP, "cfg", Use.VOLUME)
 CHANGED = (str(PartChange(Part(Kind.CONFIG_MAP, "cfg"), NOW - timedelta(seconds=60))),)
 
@@ -119,6 +125,7 @@ def test_files_are_refreshed_first_and_the_node_waits_for_kubelet() -> None:
     assert chosen(first) == []
     assert isinstance(first.actions, FileActions)
     assert [(row.pod, each) for row, each in first.actions.due] == [("web-0", token)]
+    assert first.actions.starting == (), "all of them run"
     done = Files({"uid-web-0": FileRefresh(token, 0.0)})
     assert chosen(planned(World(pods, extra=done), of)) == ["web-0"]
     other = Files({"uid-web-0": FileRefresh("other", 9.0)})
@@ -149,6 +156,8 @@ def test_a_pod_is_done_when_it_stays_ready_after_its_reload(min_ready: int, stag
     of, pod = reload(min_ready=min_ready), member("web-0", APP)
     world = World((pod,), requests=(succeeded(of, pod, 10),))
     assert only(pod, of, requests=world.requests)[0] is stage
+    wake_at = NOW + timedelta(seconds=20) if stage is Stage.SETTLING else None
+    assert planned(World((pod, member("web-1", APP)), world.requests), of).wake_at == wake_at
 
 
 def test_a_failed_pod_that_is_retried_reloads_again_even_if_it_has_started_since() -> None:
@@ -190,7 +199,7 @@ def test_a_container_that_ends_before_its_reload_reads_its_files_at_its_start(ca
 
 def test_a_container_that_ends_before_its_reload_has_failed_if_it_does_not_come_back() -> None:
     gone, same = member("web-0", GONE, ready=False), member("web-0", APP)
-    assert only(gone, requests=(unreloaded(gone, 700),))[0] is Stage.FAILED
+    assert only(gone, requests=(unreloaded(gone, 600),))[0] is Stage.FAILED
     assert only(same, requests=(unreloaded(same, 10, ".3"),))[0] is Stage.FAILED, "and again, and again"
     later = unreloaded(gone, 10, why=Reason.ENDED_AFTER_RELOAD)
     assert only(gone, requests=(later,))[0] is Stage.FAILED, "the reload may have been the cause"
