@@ -97,8 +97,10 @@ def test_the_newest_word_counts_and_an_abort_more_than_any() -> None:
     found = seen(new, old)
     assert (found.word, found.host, found.done, found.total) == ("done", "laptop", 1, 4)
     assert (found.active_at, found.idle) == (NOW - timedelta(seconds=30), 30.0)
-    tied = written(asked(RUN, member("web-2")), progress(None, 2))
-    assert seen(tied, new).word == "done", "the newest request is the last to be written"
+    tied = written(asked(RUN, member("web-2")), progress(None, 2, "desk/7"))
+    assert seen(tied, new).word == "done", "an end is the last that is written"
+    going = replace(new, progress=progress(None, 2))
+    assert {seen(tied, going).host, seen(going, tied).host} == {"laptop"}, "that of the newest request"
     aborted = replace(old, request=replace(old.request, aborted="2026-01-01T12:00:00Z"))
     assert (seen(aborted, new).word, seen(aborted, new).phase) == ("aborted", RunPhase.OVER)
     nothing = seen(written(old, None, created=""))

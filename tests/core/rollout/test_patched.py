@@ -184,6 +184,7 @@ def test_its_deadline_is_that_of_the_run() -> None:
     assert late.request.status.phase is RequestPhase.COMPLETED
     (state,) = late.request.status.states
     assert (state.phase, state.reason) == (StatePhase.FAILED, Reason.DEADLINE)
+    assert parse_time(late.request.status.completion_time) == ends
     done = read(containerID="containerd://two")
     assert done.at(ends) is done
     assert replace(found, on_pod=False).at(ends).request.status.phase is RequestPhase.RECREATING

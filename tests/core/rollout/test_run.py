@@ -17,6 +17,7 @@ from crrd.core.rollout.run import (
     LABEL_RUN,
     Amount,
     Options,
+    Run,
     read_amount,
 )
 from crrd.core.rollout.state import World
@@ -266,5 +267,24 @@ def test_what_was_given_is_stored_beside_what_the_run_does() -> None:
     found = read_run_request(body)
     assert found is not None
     assert (found.run.partition, found.run.options.image) == ("20%", pinned)
+    stepped = replace(run(steps=(1, 2)), steps="20%,50%")
+    found = read_run_request(stepped.request("web-0", "u", ("app",)))
+    assert found is not None
+    assert found.run == stepped
     plain = json.loads(run(image=ImageChange("i:2")).to_json())
-    assert ("partition" in plain, "given" in plain["options"]["image"]) == (False, False)
+    assert ("partition" in plain, "steps" in plain, "given" in plain["options"]["image"]) == (False, False, False)
+
+
+@pytest.mark.parametrize(
+    ("of", "said"),
+    [
+        (run(), "app of deployment.apps/web, 1 pod, at most 1 unready"),
+        (run(reason="log level"), "app of deployment.apps/web, 1 pod, at most 1 unready (log level)"),
+        (
+            replace(run(steps=(1,), reason="log level"), steps="20%"),
+            "app of deployment.apps/web, 1 pod, at most 1 unready, in steps 20% (log level)",
+        ),
+    ],
+)
+def test_a_run_says_what_it_does(of: Run, said: str) -> None:
+    assert of.describe(1) == said

@@ -12,7 +12,7 @@ from crrd.core.rollout.phases import End, Stage
 from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.rows import Row
 from crrd.core.rollout.state import Member, ProbeFailure, World
-from crrd.core.rollout.waits import read_probe_failure
+from crrd.core.rollout.waits import Wait, read_probe_failure
 from tests.support.rollouts import NOW, asked, container, failed, member, planned, recreated, run, succeeded
 
 RUN = run()
@@ -49,6 +49,18 @@ def test_a_pod_that_does_not_get_ready_names_its_probe_and_its_logs() -> None:
     assert row.wait.why == "container app (app-2) is running, but not ready for 45s: readiness probe failed: HTTP 503"
     assert row.wait.topic == "container app (app-2) is running, but not ready: readiness probe failed: HTTP 503"
     assert (row.stage, row.wait.command) == (Stage.RECREATING, LOGS)
+    assert row.wait.with_command == f"{row.wait.why} ({LOGS})"
+    assert Wait("why").with_command == "why"
+
+
+def test_an_event_of_the_second_in_which_the_container_started_is_about_it() -> None:
+    at_once = replace(SAID, at=NOW - timedelta(seconds=45))
+    assert row_of(unready(), recreating(), app=at_once).wait.why.endswith(SAID.message)
+
+
+def test_a_container_is_named_by_as_much_of_its_id_as_crictl_shows() -> None:
+    row = row_of(unready(container_id=f"containerd://{'0123456789abcdef' * 4}"), recreating(), app=SAID)
+    assert row.wait.why.startswith("container app (0123456789ab) is running")
 
 
 @pytest.mark.parametrize(("seconds", "said"), [(4.9, False), (5, True)])
@@ -161,6 +173,9 @@ def test_an_event_of_kubelet() -> None:
     created = read_probe_failure(event(lastTimestamp=None))
     assert created is not None
     assert created[1].at == NOW - timedelta(seconds=3660)
+    page = read_probe_failure(event(message="<html>" * 999))
+    assert page is not None
+    assert len(page[1].message) == 200
 
 
 @pytest.mark.parametrize("odd", [{"involvedObject": None}, {"message": " "}, {"lastTimestamp": None, "metadata": None}])
