@@ -421,6 +421,7 @@ class TestProgress:
             {},
             {"members": (recreated(ONE), replace(TWO, ready=False), THREE)},
             {"requests": ()},
+            {"requests": (asked(run(min_ready=40), TWO),)},
             {"down": frozenset({"node-a"})},
             {"daemons": {}},
             {"refused": {TWO.pod.uid: "denied"}},
