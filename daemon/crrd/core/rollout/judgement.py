@@ -56,9 +56,9 @@ class Judgement:
         return ""
 
     @cached_property
-    def _restarted(self) -> Sequence[Row]:
+    def _restarted(self) -> Sequence[tuple[Row, RunRequest]]:
         """The pods whose request has succeeded. Those for which it has failed are a matter of `max_failures`."""
-        return [row for row in self.rows if row.request is not None and row.request.succeeded]
+        return [(row, row.request) for row in self.rows if row.request is not None and row.request.succeeded]
 
     @property
     def is_over(self) -> bool:
@@ -76,9 +76,9 @@ class Judgement:
     def ends_at(self) -> datetime:
         """When the pods have been ready for long enough, by the clocks of their kubelets and of the API server."""
         times = [parse_time(self.kind.run.started)]
-        for row in self._restarted:
+        for row, asked in self._restarted:
             times += [row.member.ready_since] if row.member is not None else []
-            times += [parse_time(row.request.request.status.completion_time)] if row.request is not None else []
+            times += [parse_time(asked.request.status.completion_time)]
         last = max(at for at in times if at is not None)
         return last + timedelta(seconds=self.kind.run.options.judge)
 
@@ -100,12 +100,11 @@ class Judgement:
         return f"{more} started without the run since it began; " if count else ""
 
     @cached_property
-    def _of_other_runs(self) -> Mapping[str, Sequence[RunRequest]]:
-        """The requests of other runs, by pod (UID)."""
+    def _requests(self) -> Mapping[str, Sequence[RunRequest]]:
+        """The requests of all runs, by pod (UID)."""
         found: dict[str, list[RunRequest]] = {}
         for each in self.kind.world.requests:
-            if each.run.name != self.kind.run.name:
-                found.setdefault(each.request.pod_uid, []).append(each)
+            found.setdefault(each.request.pod_uid, []).append(each)
         return found
 
     def _against(self, row: Row) -> str:
@@ -118,50 +117,51 @@ class Judgement:
             return  # a pod that is being deleted becomes unready, and may be Failed at last
         if member.pod.phase == "Failed":
             yield f"{row.pod} has failed, for example because kubelet has evicted it"
-        if row.stage is Stage.FAILED and row.has_reason(Reason.DEADLINE) and _is_new(row, member) and not member.ready:
+        is_late = row.stage is Stage.FAILED and row.has_reason(Reason.DEADLINE)
+        if is_late and _is_new(asked, member) and not member.ready:
             yield f"{row.pod} is not ready {format_duration(options.pod_timeout)} after its restart"
         if member.pod.ended or (asked.request.completed and not asked.succeeded):
             return
-        restarts, others = _restarts(row, member), self._of_other_runs.get(row.uid, ())
-        own = restarts - _restarts_by(others, asked)
+        restarts, requests = _restarts(asked, member), self._requests.get(row.uid, ())
+        own = restarts - _restarts_after(asked, requests)
         if own > options.max_restarts:
             again = "once" if own == 1 else f"{own} times"
             yield f"{row.pod} has restarted {again} more{_last_words(row, member)}"
         if not asked.succeeded or row.stage is not Stage.SETTLING or member.ready:
             return
         had_rest = self.last is not None and self.last.phase in (RunPhase.JUDGING, RunPhase.PAUSED)
-        if had_rest and not restarts and all(each.request.completed for each in others):
+        if had_rest and not restarts and all(each.request.completed for each in requests):
             yield f"{row.pod} has become unready again"
         completed = parse_time(asked.request.status.completion_time)
         if completed is not None and completed + timedelta(seconds=options.pod_timeout) <= self.now:
             yield f"{row.pod} is not ready {format_duration(options.pod_timeout)} after its restart"
 
 
-def _is_new(row: Row, member: Member) -> bool:
+def _is_new(asked: RunRequest, member: Member) -> bool:
     """Whether a pod has another instance of a container than the one that the run was to restart."""
-    asked = row.request.request.containers if row.request is not None else ()
-    before = {each.name: each.context.container_id for each in asked if each.context is not None}
+    there = asked.request.containers
+    before = {each.name: each.context.container_id for each in there if each.context is not None}
     return any(before.get(name, each.container_id) != each.container_id for name, each in member.pod.containers.items())
 
 
-def _restarts(row: Row, member: Member) -> int:
+def _restarts(asked: RunRequest, member: Member) -> int:
     """Return how often the containers of a pod have restarted since the run restarted them."""
     count = 0
-    for each in row.request.request.containers if row.request is not None else ():
+    for each in asked.request.containers:
         container = member.pod.containers.get(each.name)
-        if container is None or each.context is None or row.request is None:
+        if container is None or each.context is None:
             continue
-        own = not row.request.keeps(each.name)
+        own = not asked.keeps(each.name)
         count += max(0, container.restart_count - each.context.restart_count - own)
     return count
 
 
-def _restarts_by(others: Iterable[RunRequest], own: RunRequest) -> int:
-    """Return how many restarts of a pod's containers since `own` are those of other requests."""
+def _restarts_after(own: RunRequest, requests: Iterable[RunRequest]) -> int:
+    """Return how many restarts of a pod's containers since `own` are those of later requests for the pod."""
     counts = {each.name: each.context.restart_count for each in own.request.containers if each.context is not None}
     asked = {
         (each.name, each.context.restart_count)
-        for other in others
+        for other in requests
         for each in other.request.containers
         if each.context is not None and other.request.status.state(each.name).phase is not StatePhase.FAILED
     }
