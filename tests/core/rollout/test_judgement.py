@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import pytest
 
+from crrd.core.api.reasons import Reason
 from crrd.core.api.types import Pin, RequestPhase
 from crrd.core.rollout.parts import Allowed, PartState
 from crrd.core.rollout.phases import End, RunPhase
@@ -77,6 +78,14 @@ def test_a_step_waits_for_pods_that_are_put_off() -> None:
     away = tuple(member(f"web-{number}", node="node-z") for number in range(4))
     found = planned(World(away, workload=workload(4), down=frozenset({"node-z"})), of)
     assert (found.end, found.part.number) == (End.PUT_OFF, 0)
+
+
+def test_a_run_that_was_judged_is_not_judged_again_for_a_node_that_goes_down() -> None:
+    of = run(judge=60)
+    away = member("web-1", node="node-z")
+    known = replace(world_of(of, HEALTHY), members=(HEALTHY, away), workload=workload(2), down=frozenset({"node-z"}))
+    found = planned(rested(known, number=1), of)
+    assert (found.end, found.part.number) == (End.PUT_OFF, 1)
 
 
 def test_pods_that_were_put_off_are_judged_once_they_were_restarted() -> None:
@@ -153,6 +162,42 @@ def test_a_pod_that_another_request_takes_down_has_not_fallen() -> None:
     known = replace(known, requests=(*known.requests, by_another_run(pod, RequestPhase.RECREATING, 1)))
     found = planned(known, of)
     assert (found.end, found.part.state, chosen(found)) == (None, PartState.WORKING, [])
+
+
+@pytest.mark.parametrize(
+    ("containers", "restart_count", "reason"),
+    [(("app",), 0, None), (("app",), 1, Reason.STOP_FAILED), (("side",), 1, None)],
+    ids=["for the instance of the run", "that has failed", "for another container"],
+)
+def test_another_request_that_has_restarted_nothing_since_excuses_no_crash(
+    containers: tuple[str, ...], restart_count: int, reason: Reason | None
+) -> None:
+    of, bad, other = judged(), crashed(HEALTHY), run(*containers, name="other", started=DONE)
+    made = succeeded(other, bad) if reason is None else failed(other, bad, reason)
+    pins = tuple(replace(each, context=Pin("id", restart_count)) for each in made.request.containers)
+    beside = created(replace(made, request=replace(made.request, containers=pins)), 40)
+    known = rested(world_of(of, bad))
+    assert planned(replace(known, requests=(*known.requests, beside)), of).end is End.HALTED
+
+
+def test_restarts_before_the_run_are_none_of_its_own() -> None:
+    of, pod = judged(), HEALTHY.pod
+    many = replace(HEALTHY, pod=replace(pod, containers={"app": replace(pod.containers["app"], restart_count=8)}))
+    known = world_of(of, many)
+    asks = known.requests[0].request
+    pins = tuple(replace(each, context=Pin("containerd://app-1", 7)) for each in asks.containers)
+    known = replace(known, requests=(replace(known.requests[0], request=replace(asks, containers=pins)),))
+    assert planned(known, of).part.state is PartState.JUDGING
+
+
+def test_the_pods_of_a_step_are_those_that_the_run_has_started_first() -> None:
+    """By the times of their requests, and before one whose request is being created."""
+    of, first, bad = judged(), recreated(PODS[1]), crashed(recreated(PODS[2]))
+    known = World((PODS[0], first, bad, *PODS[3:]), starting={PODS[0].pod.uid: of.request_name(PODS[0].pod.uid)})
+    asks = [succeeded(of, each, completion_time=DONE) for each in (first, bad)]
+    for seconds, end in ((9, End.HALTED), (1, None)):
+        both = (created(asks[0], 5), created(asks[1], seconds))
+        assert planned(in_second_step(replace(known, requests=both)), of).end is end
 
 
 def test_what_was_allowed_before_does_not_overrule_a_no() -> None:

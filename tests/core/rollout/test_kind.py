@@ -58,7 +58,7 @@ def test_a_kind_that_brings_the_least_is_planned_to_its_end() -> None:
         (),
     )
     assert not kind.leaves_objects, "its requests finish by themselves"
-    assert (kind.shown(), kind.completed(), kind.holder) == ((kind.world, of), of, "")
+    assert (kind.shown(), kind.completed(), kind.holder, kind.rescues) == ((kind.world, of), of, "", False)
 
 
 def test_what_a_kind_adds_is_part_of_the_plan() -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from crrd.core.rollout.kind import NO_ACTIONS
-from crrd.core.rollout.limits import NODE_SECONDS, PATIENCE_SECONDS, TICK_SECONDS, Limits, Times
+from crrd.core.rollout.limits import NODE_SECONDS, PATIENCE_SECONDS, Limits, Times
 from crrd.core.rollout.parts import Part, PartState
 from crrd.core.rollout.phases import End, RunPhase, Stage
 from crrd.core.rollout.plan import Plan
@@ -37,7 +37,7 @@ def ends_at(times: Times, found: Plan, most: int = 10_000, step: float = 1.0) ->
 @pytest.mark.parametrize(
     ("times", "seconds", "end"),
     [
-        (Times(), PATIENCE_SECONDS, End.TIMED_OUT),
+        (Times(), 3600, End.TIMED_OUT),
         (Times(0), 10_000, None),
         (Times(30), 30, End.TIMED_OUT),
         (Times(None, 60.0), 60, End.YIELDED),
@@ -129,7 +129,8 @@ def test_the_wait_for_nodes_begins_anew_after_another_pod() -> None:
     assert limits.apply(ended, RUN, 0.0).end is None
     assert limits.apply(plan(create=(Row("web-0", "uid-0", Stage.WAITING),)), RUN, 30.0).end is None
     assert limits.apply(ended, RUN, NODE_SECONDS).end is None
-    assert limits.apply(ended, RUN, 2 * NODE_SECONDS).end is End.PUT_OFF
+    assert limits.apply(plan(Stage.WAITING, wait=Wait("a budget")), RUN, NODE_SECONDS + 1).end is None
+    assert limits.apply(ended, RUN, 2 * NODE_SECONDS).end is End.PUT_OFF, "it has begun with no other pod since"
 
 
 def test_a_run_that_is_done_is_not_timed_out_while_it_waits_for_pods() -> None:
@@ -186,4 +187,4 @@ def test_a_request_that_cannot_be_created_is_shown_while_the_run_goes_on() -> No
 
 def test_the_next_plan_follows_within_a_second_or_when_the_time_is_over() -> None:
     limits = Limits(Times(10), 0.0)
-    assert (limits.seconds_left(0.0), limits.seconds_left(9.75)) == (TICK_SECONDS, 0.25)
+    assert (limits.seconds_left(0.0), limits.seconds_left(9.75)) == (1.0, 0.25)

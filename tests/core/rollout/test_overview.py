@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from crrd.core.api.time import rfc3339
-from crrd.core.rollout.overview import RunStatus, run_status, unstarted
+from crrd.core.rollout.overview import RunStatus, is_unfinished, run_status, unstarted
 from crrd.core.rollout.phases import End, RunPhase, Stage
 from crrd.core.rollout.progress import ANNOTATION_PROGRESS, Progress, read_progress
 from crrd.core.rollout.requests import RunRequest, longest_lived, read_run_request
@@ -41,6 +41,7 @@ def one(found: Progress | None) -> RunRequest:
     [
         (progress(), "running"),
         (progress(blocked=True), "waiting"),
+        (progress(seconds=60), "running"),
         (progress(seconds=61), "stopped"),
         (progress(seconds=61, blocked=True), "stopped"),
         (progress(by="laptop/13"), "stopped"),
@@ -64,7 +65,7 @@ def test_a_run_whose_process_is_gone_does_not_go_on(found: Progress | None, word
 def test_pull_pods_that_a_run_has_left_are_named(end: End | None, pulls: int, left: str) -> None:
     before = seen(one(progress(end)))
     status = before.with_pulls(pulls, "ABORT")
-    assert status.pulls == pulls
+    assert (before.pulls, status.pulls) == (0, pulls)
     if end is not None and end.over and left:
         assert status.waits == f"nothing, but it has left {left} to delete what is left: ABORT"
     else:
@@ -91,6 +92,13 @@ def test_the_phase_is_the_one_that_was_recorded_or_over() -> None:
     assert (seen(aborted).word, seen(aborted).phase) == ("aborted", RunPhase.OVER), "its process was killed at once"
 
 
+def test_a_run_with_an_open_request_is_unfinished_although_its_end_is_recorded() -> None:
+    """Its process was interrupted, and a daemon still restarts a pod for it."""
+    done = written(succeeded(RUN, member("web-0")), progress(End.FAILED))
+    assert not is_unfinished((done,), NOW)
+    assert is_unfinished((done, asked(RUN, member("web-1"))), NOW)
+
+
 def test_the_newest_word_counts_and_an_abort_more_than_any() -> None:
     old = written(asked(RUN, member("web-0")), progress(seconds=30))
     new = written(succeeded(RUN, member("web-1")), progress(End.DONE, 2), created="2026-01-01T12:00:30Z")
@@ -105,7 +113,7 @@ def test_the_newest_word_counts_and_an_abort_more_than_any() -> None:
     assert (seen(aborted, new).word, seen(aborted, new).phase) == ("aborted", RunPhase.OVER)
     nothing = seen(written(old, None, created=""))
     assert (nothing.host, nothing.active_at, nothing.idle) == ("", None, 0.0)
-    assert (nothing.done, nothing.total, nothing.waits) == (0, 0, "")
+    assert (nothing.done, nothing.total, nothing.waits, nothing.blocked) == (0, 0, "", False)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"done":1}', '{"at":"2026-01-01T12:00:00Z","phase":"Going"}'])

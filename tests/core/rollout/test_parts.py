@@ -9,7 +9,7 @@ import pytest
 from crrd.core.api.reasons import Reason
 from crrd.core.api.time import rfc3339
 from crrd.core.api.types import RecreateState, RequestPhase, StatePhase
-from crrd.core.rollout.parts import PARTS, Allowed, PartState, place, read_steps, sizes, written
+from crrd.core.rollout.parts import PARTS, Allowed, PartState, place, read_steps, recorded, sizes, written
 from crrd.core.rollout.phases import End, RunPhase
 from crrd.core.rollout.plan import Plan, make_plan
 from crrd.core.rollout.progress import Progress
@@ -60,6 +60,11 @@ def rested(world: World, number: int = 0, phase: RunPhase = RunPhase.JUDGING, se
     return replace(world, requests=(replace(first, progress=noted), *others))
 
 
+def beside(pod: Member) -> Member:
+    """Return the pod with another container, which has run for long."""
+    return replace(pod, pod=replace(pod.pod, containers={"side": container("side"), **pod.pod.containers}))
+
+
 def crashed(pod: Member, *, times: int = 1, ready: bool = True) -> Member:
     """Return the pod after its container has ended and was started again by kubelet."""
     there = pod.pod.containers["app"]
@@ -86,6 +91,7 @@ def test_bad_steps_are_refused_with_the_shape(given: str) -> None:
         ("1,10%,100%", 1, ()),
         ("5,10", 4, ()),
         ("34%", 3, (2,)),
+        ("50%", 1000, (500,)),
         ("5,10%", 20, (5,)),  # 10 % are fewer than the step before
     ],
 )
@@ -93,6 +99,11 @@ def test_a_percentage_is_rounded_up_and_the_last_step_has_all_pods(
     given: str, total: int, found: tuple[int, ...]
 ) -> None:
     assert sizes(read_steps(given), total) == found
+
+
+def test_a_run_without_steps_has_none_that_is_over() -> None:
+    part = planned(World(PODS), run()).part
+    assert (part.number, part.state, part.left) == (0, PartState.OPEN, None)
 
 
 def test_each_step_begins_when_the_pods_of_the_one_before_are_done() -> None:
@@ -138,6 +149,23 @@ def test_a_pod_that_restarted_by_itself_takes_a_place() -> None:
     assert (stages(found)["web-0"], chosen(found)) == ("skipped", ["web-1", "web-2"])
 
 
+@pytest.mark.parametrize(
+    ("app", "side", "takes"),
+    [
+        (DONE, "2026-01-01T11:30:00Z", True),
+        ("2026-01-01T12:00:00Z", "2026-01-01T11:30:00Z", False),
+        ("2026-01-01T11:30:00Z", "2026-01-01T11:30:00Z", False),
+    ],
+    ids=["one of them since the start of the run", "in the same second", "before"],
+)
+def test_a_pod_with_what_the_run_brings_takes_a_place_if_it_has_it_since_the_run_began(
+    app: str, side: str, *, takes: bool
+) -> None:
+    of = stepped(containers=("app", "side"), since="2026-01-01T11:20:00Z")
+    pod = member("web-0", container(started_at=app), container("side", started_at=side))
+    assert chosen(planned(World((pod, *PODS[1:])), of)) == (["web-1", "web-2"] if takes else ["web-1"])
+
+
 def test_a_pod_that_was_created_meanwhile_takes_none() -> None:
     of = stepped()
     new = member("new", container(started_at=DONE), created=DONE)
@@ -161,9 +189,20 @@ def test_the_pause_counts_from_the_last_pod() -> None:
     )
 
 
-def test_the_pause_counts_from_when_the_last_pod_was_ready() -> None:
-    of, late = stepped(step_pause=60), replace(recreated(PODS[0]), ready_since=NOW - timedelta(seconds=10))
-    assert planned(world_of(of, late), of).wake_at == NOW + timedelta(seconds=50)
+@pytest.mark.parametrize("options", [{"step_pause": 60}, {"judge": 60}])
+@pytest.mark.parametrize(("ready", "seconds"), [(10, 50), (40, 30)])
+def test_pause_and_judgement_count_from_when_the_last_pod_was_ready_and_its_request_over(
+    options: dict[str, int], ready: int, seconds: int
+) -> None:
+    of, late = stepped(**options), replace(recreated(PODS[0]), ready_since=NOW - timedelta(seconds=ready))
+    assert planned(world_of(of, late), of).wake_at == NOW + timedelta(seconds=seconds)
+
+
+def test_a_node_that_goes_down_after_its_pod_was_done_does_not_prolong_the_pause() -> None:
+    of, away = stepped(step_pause=60), recreated(member("web-0", node="node-z"))
+    away = replace(away, ready=False, ready_since=NOW - timedelta(seconds=10))
+    found = planned(world_of(of, away, down=frozenset({"node-z"})), of)
+    assert (stages(found)["web-0"], found.wake_at) == ("done", NOW + timedelta(seconds=30))
 
 
 def test_without_a_time_a_user_allows_the_next_step() -> None:
@@ -193,9 +232,12 @@ def test_a_step_that_is_recorded_as_over_stays_over() -> None:
     of = stepped(step_pause=600)
     known = rested(world_of(of, recreated(PODS[0])), number=1, phase=RunPhase.RESTARTING)
     assert chosen(planned(known, of)) == ["web-1", "web-2"], "although the pause is not over by the pods' times"
+    (noted,) = (each.progress for each in known.requests if each.progress is not None)
     assert place(of, known.requests) == (2, 3)
     assert place(of, ()) == (1, 3)
     assert place(run(), known.requests) == (0, 0)
+    late = replace(known.requests[0], progress=replace(noted, at=rfc3339(NOW + timedelta(seconds=9)), steps=0))
+    assert recorded((*known.requests, late)) == 1, "whichever process has written last"
 
 
 def judged(**options: Any) -> Run:
@@ -258,7 +300,7 @@ def test_what_speaks_against_a_pod(pod: Member, had_rest: bool, options: dict[st
     found = planned(rested(known) if had_rest else known, of)
     wanted = (End.HALTED, f"the judgement of step 1 of 3 is no: {refusal}; 5 left") if refusal else (None, "")
     assert ended(found) == wanted
-    assert chosen(found) == [], "no further pod in any case"
+    assert (chosen(found), found.part.left) == ([], 0), "no further pod in any case"
 
 
 @pytest.mark.parametrize("phase", [RequestPhase.RECREATING, RequestPhase.COMPLETED])
@@ -278,6 +320,7 @@ def test_a_container_that_ends_at_once_is_judged_before_its_request_is_over(phas
     [
         (replace(HEALTHY, ready=False), Reason.DEADLINE, "web-0 is not ready 10m after its restart"),
         (crashed(HEALTHY, ready=False), Reason.DEADLINE, "web-0 is not ready 10m after its restart"),
+        (beside(replace(HEALTHY, ready=False)), Reason.DEADLINE, "web-0 is not ready 10m after its restart"),
         (HEALTHY, Reason.DEADLINE, ""),
         (replace(HEALTHY, ready=False), Reason.STOP_FAILED, ""),
         (replace(PODS[0], ready=False), Reason.DEADLINE, ""),  # the old instance, which was not stopped in time
@@ -329,6 +372,9 @@ def test_a_node_that_goes_down_after_a_restart_holds_the_step(judge: int) -> Non
     found = make_plan(world_of(of, pod, down=frozenset({"node-z"})), of, NOW + timedelta(hours=1))
     assert (found.end, chosen(found), found.part.state) == (None, [], PartState.WORKING)
     assert found.wait.why == "waiting for the first 1 pods: web-0: node node-z is not ready"
+    of = stepped(judge=judge, steps=(2,))
+    found = make_plan(world_of(of, pod, recreated(PODS[1]), down=frozenset({"node-z"})), of, NOW + timedelta(hours=1))
+    assert (found.end, chosen(found), found.part.state) == (None, [], PartState.WORKING), "also one of two"
     of = run(first=1, max_unavailable=Amount(6))
     assert chosen(planned(world_of(of, pod, down=frozenset({"node-z"})), of)) == ["web-1"], "a user looks at the part"
 
@@ -417,8 +463,11 @@ def test_pods_that_have_it_by_themselves_are_counted() -> None:
     first, one, two, *others = known.members
     message = planned(replace(known, members=(first, recreated(one), two, *others)), of).message
     assert message.endswith("; 1 more pod has started without the run since it began; 4 left")
-    message = planned(replace(known, members=(first, recreated(one), recreated(two), *others)), of).message
+    message = planned(replace(known, members=(first, beside(recreated(one)), recreated(two), *others)), of).message
     assert "; 2 more pods have started without the run since it began; 3 left" in message
+    same = member("web-1", container(started_at=of.started))
+    message = planned(replace(known, members=(first, same, two, *others)), of).message
+    assert message.endswith(" (app ended with 3); 5 left"), "who cannot tell which was first restarts it"
 
 
 def test_a_long_refusal_names_three_pods() -> None:
@@ -452,6 +501,8 @@ def test_what_metrics_say(measured: Measured | None, now: datetime, state: PartS
     found = make_plan(replace(world_of(of, recreated(PODS[0])), measured=measured), of, now)
     assert (found.part.state, found.part.number) == (state, int(state is PartState.OPEN))
     assert text in found.message
+    if state is PartState.JUDGING:
+        assert found.part.at is None, "what is waited for has no time"
     if state is PartState.JUDGING and measured is not None:
         assert f"({measured.words})" in found.wait.why
 

@@ -29,10 +29,31 @@ def test_an_end_is_found_by_the_name_that_is_recorded() -> None:
 def test_a_row_is_complete_and_fits_together(end: End) -> None:
     assert end.word
     assert end.cause
-    assert (end.exit_code == 0) is (end in (End.DONE, End.PAUSED, End.YIELDED))
     assert end.next_follows is (end is End.DONE or end.incomplete), "nothing has gone wrong"
     assert (end.go_on in (GoOn.NOT, GoOn.NEW_RUN, GoOn.NODE_BACK, GoOn.RETRY, GoOn.OVERRULE)) is end.over
     assert end.incomplete is (end.word == "incomplete")
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "watched"),
+    [
+        (End.DONE, 0, 0),
+        (End.LEFT_OUT, 4, 4),
+        (End.PUT_OFF, 4, 4),
+        (End.FAILED, 1, 1),
+        (End.HALTED, 1, 1),
+        (End.ABORTED, 1, 1),
+        (End.PAUSED, 0, 0),
+        (End.RIVAL, 2, 1),
+        (End.TIMED_OUT, 3, 1),
+        (End.INTERRUPTED, 130, 1),
+        (End.STOPPED, 2, 1),
+        (End.YIELDED, 0, 1),
+    ],
+)
+def test_the_exit_codes_of_a_command_and_of_status_watch_stay(end: End, code: int, watched: int) -> None:
+    """Scripts go by them."""
+    assert (end.exit_code, end.watch_code) == (code, watched)
 
 
 def test_what_a_user_can_do_names_the_command_once() -> None:

@@ -61,7 +61,7 @@ def test_a_run_that_was_halted_has_no_batches_unless_its_user_overrules_that() -
     no = Progress(rfc3339(NOW), "host/1", RunPhase.OVER, 1, 3, "web-0 has become unready again", end=End.HALTED)
     world = World((recreated(first), *others), (replace(succeeded(of, first), progress=no),))
     found = make_preview(world, of, NOW)
-    assert (found.batches, found.later) == ((), ())
+    assert (found.batches, found.later, found.judge) == ((), (), 0)
     assert found.stopped.why == "the judgement of step 1 of 2 is no: web-0 has become unready again; 2 left"
     found = make_preview(world, of, NOW, overrules=True)
     assert [[row.pod for row in batch] for batch in found.batches] == [["web-1"], ["web-2"]]
