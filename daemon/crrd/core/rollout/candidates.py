@@ -51,8 +51,6 @@ class Candidate:
         stage, wait = next((stage, wait(self)) for holds, stage, wait in CANDIDATES if holds(self))
         if stage is Stage.SKIPPED:
             return replace(row, stage=stage, wait=wait, skip=skip)
-        if stage is Stage.FAILED:
-            return replace(row, stage=stage, wait=wait)
         chosen = wanted(self.kind.run, self.member)
         names = tuple(each.name for each in chosen if self.kind.skip(self.member, each, self.failed) is None)
         return replace(row, stage=stage, wait=wait, containers=names)
