@@ -264,6 +264,8 @@ def test_an_image_that_is_present_for_long_is_given_only_within_the_budgets() ->
         assert (patched(became_ready), stopped(became_ready)) == ([], ["web-0"]), "its request used no budget"
     third = replace(down, pod=replace(down.pod, name="web-2", uid="uid-web-2"))
     assert stopped(plan(60, pod, down, third)) == ["web-0"], "the limit of the run itself is used up"
+    missing = [stopped(plan(60, pod, other, workload=workload(desired))) for desired in (3, 4)]
+    assert missing == [[], ["web-0"]], "pods that are not created yet count"
     both = world((pod, down), present(of, pod, 60), asked(of, down))
     assert patched(planned(replace(both, budgets=(budget(1),)), of)) == ["web-0"], "one that is down uses nothing more"
 
@@ -313,6 +315,13 @@ def test_a_pod_that_comes_and_goes_is_asked_again_once_it_has_been_unready_for_l
     for last in (tenth, later):
         assert [asks(last, seconds) for seconds in (longest - 1, longest)] == [False, True], "no longer than this"
     assert asks(first, 0, allowed=1), "within the budget it starts at once"
+
+
+def test_a_pod_that_was_ready_a_moment_ago_waits_for_no_pod_below_itself() -> None:
+    of, both = of_image(pulls=False), tuple(replace(each, ready=False, ready_since=NOW) for each in pods(OLD, OLD))
+    known = world(both, failed(of, both[0], Reason.RUN_STOPPED))
+    plan = planned(replace(known, workload=workload(2, in_order=True)), of)
+    assert (chosen(plan), why(plan)["web-0"]) == (["web-1"], "2 pods are unready, the limit is 1: web-0, web-1")
 
 
 def test_a_pod_that_gets_the_image_late_counts_pods_of_other_workloads_that_share_its_budget() -> None:

@@ -29,7 +29,7 @@ class OnlyTheFirst(Kind):
 class WithAnEnd(OnlyTheFirst):
     """Has a step after the last pod, and an obstacle."""
 
-    why = ""
+    why, waits = "", "almost"
 
     @property
     def obstacle(self) -> str:
@@ -38,7 +38,7 @@ class WithAnEnd(OnlyTheFirst):
 
     def last_step(self, rows: tuple[Row, ...], end: End | None) -> LastStep | None:
         """See Kind."""
-        return LastStep(RunPhase.RELEASING, wait="almost") if end is End.DONE else None
+        return LastStep(RunPhase.RELEASING, wait=self.waits) if end is End.DONE else None
 
 
 def test_a_kind_that_brings_the_least_is_planned_to_its_end() -> None:
@@ -66,5 +66,7 @@ def test_what_a_kind_adds_is_part_of_the_plan() -> None:
     kind = WithAnEnd(World((recreated(pods[0]),), (succeeded(of, pods[0]),)), of)
     last = plan_of(kind, NOW)
     assert (last.end, last.phase, last.wait.why) == (None, RunPhase.RELEASING, "almost")
+    kind.waits = ""
+    assert (plan_of(kind, NOW).phase, plan_of(kind, NOW).wait) == (RunPhase.RELEASING, NO_WAIT)
     kind.why = "somebody else has changed it"
     assert (plan_of(kind, NOW).end, plan_of(kind, NOW).message) == (End.FAILED, "somebody else has changed it")

@@ -256,6 +256,9 @@ def test_pods_must_stay_ready_before_the_next_step() -> None:
     assert found.wait.why == f"the pods of step 1 of 3 are judged until {rfc3339(NOW + timedelta(seconds=30))}"
     assert found.wake_at == NOW + timedelta(seconds=30)
     assert chosen(make_plan(known, of, NOW + timedelta(seconds=30))) == ["web-1", "web-2"]
+    fallen = replace(PODS[5], ready=False, ready_since=NOW - timedelta(seconds=2))
+    early = planned(replace(known, members=(*known.members[:5], fallen)), of)
+    assert (early.part.state, early.wake_at) == (PartState.JUDGING, NOW + timedelta(seconds=3)), "what comes first"
 
 
 def test_the_pause_counts_from_the_end_of_the_judgement() -> None:

@@ -15,7 +15,7 @@ from crrd.core.api.time import parse_time
 from crrd.core.api.types import ANNOTATION_ABORTED, StatePhase
 from crrd.core.rollout.kinds import kind_of
 from crrd.core.rollout.overview import unfinished
-from crrd.core.rollout.patch.kind import PatchRestart
+from crrd.core.rollout.patch.kind import PatchRestart, never_patched
 from crrd.core.rollout.patch.operations import (
     foreign_image,
     give_back,
@@ -57,6 +57,7 @@ from tests.support.rollouts import (
 DIGEST = f"sha256:{'0' * 64}"
 MOVED = f"docker.io/library/app@sha256:{'1' * 64}"
 NOW = "2026-01-01T12:01:00Z"
+EARLIER = "2026-01-01T10:00:00Z"
 LATER = datetime(2026, 1, 1, 12, 1, 30, tzinfo=UTC)
 BY_PATCH = run(patch=True)
 RUNS = container(image="app:1", image_id=f"docker.io/library/app@{DIGEST}", status_path="/status/containerStatuses/0")
@@ -249,6 +250,23 @@ def test_containers_are_restarted_one_after_the_other() -> None:
     assert next_container(done, LATER) == ""
 
 
+def test_a_container_that_is_unready_again_holds_the_next_one() -> None:
+    whole = pod()
+    whole["spec"]["containers"].append({"name": "side", "image": "side:1"})
+    side = {"name": "side", "containerID": "containerd://side-1", "imageID": f"docker.io/library/side@{DIGEST}"}
+    whole["status"]["containerStatuses"].append({**side, "restartCount": 0, "ready": True})
+    whole["status"]["containerStatuses"][1] |= {"imageID": f"docker.io/library/log@{DIGEST}", "ready": True}
+    ordered = run("app", "log", "side", patch=True, ordered=True)
+    asks = ordered.request("web-0", "uid-web-0", ("app", "log", "side"))
+    after = patched(whole, restart(read_member(whole), asks, NOW))
+    after["status"]["containerStatuses"][0] |= {"containerID": "containerd://app-2", "ready": True}
+    after = patched(after, proceed(read_member(after), LATER))
+    after["status"]["containerStatuses"][1] |= {"containerID": "containerd://log-2", "ready": True}
+    assert next_container(read_member(after), LATER) == "side"
+    after["status"]["containerStatuses"][0] |= {"containerID": "containerd://app-3", "ready": False}
+    assert next_container(read_member(after), LATER) == ""
+
+
 @pytest.mark.parametrize(("seconds", "due"), [(540, True), (541, False)])
 def test_none_is_restarted_that_may_not_start_before_the_deadline(seconds: int, *, due: bool) -> None:
     """It would get its image back while it is stopped, and kubelet would restart it twice. The pod has 30 s to stop."""
@@ -331,6 +349,14 @@ def test_a_static_pod_is_skipped() -> None:
     found = member("web-0", RUNS)
     mirror = replace(found, pod=replace(found.pod, static_uid="of-the-file"))
     assert planned(World((mirror,)), BY_PATCH).rows[0].skip is Skip.STATIC
+
+
+@pytest.mark.parametrize(("image_id", "skip"), [("sha256:abc", Skip.NO_SPELLING), ("", None)])
+def test_a_container_whose_image_kubelet_has_not_reported_may_still_get_a_spelling(
+    image_id: str, skip: Skip | None
+) -> None:
+    there = member("web-0", replace(RUNS, image_id=image_id))
+    assert never_patched(there, there.pod.containers["app"], None) is skip
 
 
 def test_no_node_daemon_is_needed() -> None:
@@ -423,12 +449,28 @@ def test_it_waits_for_what_it_has_begun_before_it_ends(end: End, changes: dict[s
         assert waits in plan.wait_before_end.why
 
 
-def changed(at: object, **meta: Any) -> dict[str, Any]:
-    """A pod whose image somebody has changed."""
+def test_it_waits_for_the_container_that_it_has_begun_but_not_for_those_after_it() -> None:
+    whole = pod()
+    whole["status"]["containerStatuses"][1] |= {"imageID": f"docker.io/library/log@{DIGEST}", "ready": True}
+    of = run("app", "log", patch=True, ordered=True)
+    after = patched(whole, restart(read_member(whole), of.request("web-0", "uid-web-0", ("app", "log")), NOW))
+    after["status"]["containerStatuses"][0] |= {"containerID": "containerd://app-2", "ready": True}
+    begun = patched(after, proceed(read_member(after), LATER))
+    for now, waits in ((after, False), (begun, True)):
+        found = read_member(now, with_config=False)
+        assert found.patched is not None
+        plan = planned(World((found,), (found.patched,), workload(1), aborted=frozenset({"run"})), of)
+        assert (plan.end, bool(plan.wait_before_end.why)) == (End.ABORTED, waits)
+
+
+def changed(at: object, other: object = None, **meta: Any) -> dict[str, Any]:
+    """A pod whose image somebody has changed. `other` is when another field was changed, if not then."""
     owned = {f'k:{{"name":"{name}"}}': {"f:image": dict[str, Any]()} for name in ("app", "gone")}
     fields = {"f:spec": {"f:containers": owned}}
     entries = [{"time": at, "fieldsV1": fields}, {"time": BEFORE, "fieldsV1": fields}, {"fieldsV1": fields}]
-    return pod(**{"generation": 2, "managedFields": [*entries, {"time": at, "fieldsV1": {"f:metadata": {}}}], **meta})
+    return pod(
+        **{"generation": 2, "managedFields": [*entries, {"time": other or at, "fieldsV1": {"f:metadata": {}}}], **meta}
+    )
 
 
 def crashing(whole: dict[str, Any]) -> dict[str, Any]:
@@ -453,6 +495,9 @@ def spelled(whole: dict[str, Any], image: str) -> dict[str, Any]:
     [
         (changed(AFTER), Skip.CHANGED),
         (changed(BEFORE), None),
+        (changed(BEFORE, creationTimestamp=EARLIER), None),  # in the second in which the container has started
+        (changed(AFTER, creationTimestamp=EARLIER), Skip.CHANGED),  # two managers own it: the later change counts
+        (changed(BEFORE, AFTER, creationTimestamp=EARLIER), None),
         (changed("broken"), None),
         (changed(AFTER, generation=1), None),
         (changed(AFTER, annotations={"a": "b"}), Skip.CHANGED),
@@ -482,8 +527,15 @@ def test_the_spelling_of_an_earlier_run_is_no_other_image() -> None:
     assert not runs_other_image(read_member(back), read_member(back).pod.containers["app"])
     whole["status"]["containerStatuses"][0] |= {"containerID": "containerd://app-2", "restartCount": 4}
     assert not runs_other_image(read_member(whole), read_member(whole).pod.containers["app"])
-    whole["spec"]["containers"][1]["image"] = "app:2"
-    assert runs_other_image(read_member(whole), read_member(whole).pod.containers["app"])
+    for image in ("app:1", "app:2"):
+        whole["spec"]["containers"][1]["image"] = image
+        assert runs_other_image(read_member(whole), read_member(whole).pod.containers["app"])
+
+
+def test_the_image_that_somebody_gives_back_before_a_restart_is_no_other_image() -> None:
+    whole = restarted(changed(AFTER), run(name="earlier", patch=True))
+    whole["spec"]["containers"][1]["image"] = "app:1"
+    assert not runs_other_image(read_member(whole), read_member(whole).pod.containers["app"])
 
 
 def test_the_last_spelling_is_another_image_while_something_else_still_runs() -> None:
@@ -515,6 +567,17 @@ def test_what_an_earlier_patch_has_left_gets_its_image_back(reason: str, *, by_r
         patched({**left, "spec": whole["spec"]}, own)
 
 
+@pytest.mark.parametrize(("uid", "recorded"), [("uid-r", ["app", "log"]), ("uid-of-another", ["log"])])
+def test_a_request_keeps_what_it_has_restarted_before_in_its_record(uid: str, recorded: list[str]) -> None:
+    whole = pod()
+    whole["status"]["containerStatuses"][1] |= {"imageID": f"docker.io/library/log@{DIGEST}", "ready": True}
+    after = patched(whole, restart_for(read_member(whole), "r", "uid-r", ("app",), NOW))
+    after["status"]["containerStatuses"][0] |= {"containerID": "containerd://app-2", "restartCount": 4}
+    record = record_of(read_member(patched(after, restart_for(read_member(after), "r", uid, ("log",), NOW))))
+    assert record is not None
+    assert [each.name for each in record.containers] == recorded
+
+
 def test_a_request_forgets_names_of_an_image_that_somebody_has_replaced() -> None:
     second = restarted(restarted(pod()), run(name="second", patch=True))
     second["spec"]["containers"][1]["image"] = "app:2"
@@ -531,6 +594,8 @@ def test_a_webhook_that_changes_another_container_is_seen() -> None:
     assert foreign_image(read_member(whole), read_member(after), operations) == ""
     after["spec"]["containers"][0]["image"] = "mirror.example/log:1"
     assert foreign_image(read_member(whole), read_member(after), operations) == "log to mirror.example/log:1"
+    after["spec"]["containers"].pop(0)
+    assert foreign_image(read_member(whole), read_member(after), operations) == "", "one that is gone has no image"
 
 
 def test_a_container_that_a_patch_cannot_restart_is_left_out() -> None:

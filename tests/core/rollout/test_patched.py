@@ -289,6 +289,12 @@ def test_a_record_of_this_version_is_read_by_every_later_one() -> None:
     assert read_record(stored) == kept
 
 
+def test_the_next_container_of_a_record_leaves_the_others_as_they_are() -> None:
+    waits = PatchedContainer("side", "containerd://side", 0, f"side@{DIGEST}", "")
+    begun = replace(waits, before="side:1", given=f"side:1@{DIGEST}")
+    assert record(ASKED, waits).proceeding("side", begun.before, begun.given) == record(ASKED, begun)
+
+
 def test_the_spellings_that_were_used_are_kept() -> None:
     first = record()
     assert read_record(first.to_json()) == first

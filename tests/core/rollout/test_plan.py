@@ -88,6 +88,9 @@ class TestStaleContainers:
         preview = make_preview(world, run(containers=(), stale=True), NOW)
         assert preview.stale == (Stale("web-0", "app", (Change(USES, CHANGED),), BEFORE),)
         assert make_preview(world, run(), NOW).stale == preview.stale, "also where it is not asked for"
+        both = World((member("web-0", container(), container("side"), config={"app": (USES,), "side": (USES,)}),))
+        found = make_preview(replace(both, config=EDITED), run(), NOW)
+        assert [each.container for each in found.stale] == ["app"], "of those that the run restarts"
         under_way = replace(world, requests=(asked(run(), world.members[0]),))
         assert make_preview(under_way, run(), NOW).stale == ()
 
@@ -161,11 +164,30 @@ class TestBudgets:
         """The next change begins another run before the end of this one, again and again."""
         pods = tuple(member(f"web-{n}", container(started_at=f"2026-01-01T11:0{(n + 2) % 4}:00Z")) for n in range(4))
         assert chosen(planned(World(pods), run(max_unavailable=Amount(3)))) == ["web-2", "web-3", "web-0"]
+        side = container("side", started_at="2026-01-01T11:40:00Z")
+        young, old = (
+            member(name, container(started_at=app), replace(side, started_at=at))
+            for name, app, at in (
+                ("web-0", "2026-01-01T11:10:00Z", "2026-01-01T11:20:00Z"),
+                ("web-1", "2026-01-01T11:00:00Z", "2026-01-01T11:30:00Z"),
+            )
+        )
+        assert chosen(planned(World((young, old)), run("app", "side"))) == ["web-1"], "the oldest container counts"
 
     def test_an_unready_one_takes_its_place_among_those_under_way(self) -> None:
         of = run()
         found = planned(World((ONE, replace(TWO, ready=False)), (asked(of, ONE),)), of)
         assert (chosen(found), why(found)["web-1"]) == ([], "1 pod is in progress, the limit is 1")
+
+    def test_of_pods_that_are_unready_a_command_is_given_for_one_on_which_nobody_works(self) -> None:
+        of, down = run(), replace(ONE, ready=False)
+        found = planned(World((down, TWO), (asked(of, down),)), of)
+        assert (why(found)["web-1"], found.rows[1].wait.command) == (
+            "1 pod is unready, the limit is 1: web-0",
+            "",
+        )
+        found = planned(World((replace(down, pod=member("web-0", container(running=False)).pod), TWO)), of)
+        assert found.rows[1].wait.command == "kubectl describe pod web-0 -n default"
 
     def test_pods_that_are_missing_count(self) -> None:
         found = planned(World(PODS, workload=workload(4)))
@@ -286,6 +308,14 @@ class TestBudgets:
             "node node-a has reached the limit of 1 pods in progress or unready",
         )
 
+    def test_an_unready_one_that_starts_counts_once_on_its_node(self) -> None:
+        limited = run(max_unavailable=Amount(4), max_per_node=2)
+        found = planned(World((replace(ONE, ready=False), TWO, THREE)), limited)
+        assert (chosen(found), why(found)["web-2"]) == (
+            ["web-0", "web-1"],
+            "node node-a has reached the limit of 2 pods in progress or unready",
+        )
+
     def test_somebody_elses_request_is_waited_for(self) -> None:
         other = run(name="other", started=AFTER, target=Target("pod/web-0"))
         found = planned(World((ONE,), (asked(other, ONE),)))
@@ -342,6 +372,7 @@ class TestProgress:
     def test_the_way_of_a_pod(self) -> None:
         of = run()
         assert stages(planned(World((ONE,), (asked(of, ONE),)), of)) == {"web-0": "requested"}
+        assert [planned(World(PODS, asks), of).started for asks in ((), (asked(of, TWO),))] == [False, True]
         states = (RecreateState("app", StatePhase.RECREATING, "stopping"),)
         found = planned(World((ONE,), (asked(of, ONE, RequestPhase.RECREATING, states=states),)), of)
         assert (stages(found), why(found)) == ({"web-0": "recreating"}, {"web-0": "stopping"})
@@ -761,6 +792,17 @@ class TestEnds:
         every = replace(every, options=replace(every.options, containers=()))
         assert planned(World((done,), (succeeded(run("app"), pod),)), every).end is End.DONE, "nobody has named it"
 
+    @pytest.mark.parametrize(("pods", "more"), [(10, ""), (11, " and 1 more"), (13, " and 3 more")])
+    def test_of_pods_that_are_left_out_ten_are_named(self, pods: int, more: str) -> None:
+        job = container("job", restart_policy=RestartPolicy.NEVER)
+        done = [
+            replace(each, pod=replace(each.pod, containers={**each.pod.containers, "job": job}))
+            for each in map(recreated, members(pods))
+        ]
+        found = planned(World(tuple(done), tuple(succeeded(run("app"), each) for each in done)), run("app", "job"))
+        assert found.message.count("container job would not be started again") == 10
+        assert found.message.endswith(f"(restartPolicy Never){more}")
+
     @pytest.mark.parametrize(
         ("there", "pods", "end"),
         [
@@ -789,7 +831,8 @@ class TestEnds:
         of, daemons = run(), {"node-a": NodeDaemon("node-a", ready=True), "node-b": NodeDaemon("node-b", ready=False)}
         away = member("web-1", node="node-b")
         known = World((recreated(ONE), away), (succeeded(of, ONE),), workload(2), daemons=daemons)
-        assert planned(known, of).end is End.PUT_OFF
+        off = planned(known, of)
+        assert (off.end, off.wait_before_end.why) == (End.PUT_OFF, off.message), "else it may be back soon"
         found = planned(replace(known, workload=there), of)
         assert (found.end, found.wait_before_end) == (End.LEFT_OUT, NO_WAIT)
         assert found.message == "deployment.apps/web was deleted, or owns no pods any more"
@@ -809,7 +852,7 @@ class TestEnds:
 
     def test_aborted(self) -> None:
         found = planned(World(PODS, aborted=frozenset({"run"})))
-        assert (found.end, found.message) == (End.ABORTED, "the run was aborted")
+        assert (found.end, found.message, found.phase) == (End.ABORTED, "the run was aborted", RunPhase.CLEANING_UP)
         assert planned(World(PODS, aborted=frozenset({"other"}))).end is None
 
     def test_the_first_part_then_somebody_is_asked(self) -> None:

@@ -16,6 +16,7 @@ from crrd.core.rollout.waits import Skip
 from tests.support.rollouts import (
     AFTER,
     NOW,
+    START,
     asked,
     budget,
     container,
@@ -53,6 +54,20 @@ def test_a_pause_between_steps_takes_no_time_and_what_a_user_allows_is_asked() -
         found = make_preview(World((recreated(first), *others), (succeeded(of, first),)), of, NOW)
         assert [[row.pod for row in batch] for batch in found.batches] == [["web-1"], ["web-2"]]
         assert (found.parts, found.pause) == (parts, pause)
+
+
+def test_a_pause_takes_no_time_although_the_run_begins_at_this_moment() -> None:
+    of = run(steps=(1,), step_pause=60)
+    found = make_preview(World(members(3)), of, START)
+    assert [[row.pod for row in batch] for batch in found.batches] == [["web-0"], ["web-1"], ["web-2"]]
+
+
+def test_a_user_is_asked_after_each_step() -> None:
+    found = make_preview(World(members(4)), run(steps=(1, 2), step_pause=None), NOW)
+    assert ([len(batch) for batch in found.batches], found.parts) == ([1, 1, 1, 1], (1, 2))
+    by_themselves = (*map(recreated, members(2)), *members(4)[2:])
+    found = make_preview(World(by_themselves), run(steps=(1, 2), step_pause=None), NOW)
+    assert ([len(batch) for batch in found.batches], found.parts) == ([1, 1], (0, 0)), "also if they are over already"
 
 
 def test_a_run_that_was_halted_has_no_batches_unless_its_user_overrules_that() -> None:
@@ -165,6 +180,19 @@ def test_a_blocked_run_shows_the_batches_that_follow() -> None:
         found = make_preview(world, run(), NOW)
         assert (found.batches, bool(found.stopped.why)) == ((), True)
         assert [[row.pod for row in batch] for batch in found.later] == [["web-0"], ["web-1"]]
+    ordered = World((one, two, lost), workload=workload(3, in_order=True))
+    assert [[row.pod for row in batch] for batch in make_preview(ordered, run(), NOW).later] == [["web-1"], ["web-0"]]
+    of = run(max_unavailable=Amount(2))
+    begun = World((recreated(one), two, three), (succeeded(of, one),), budgets=(budget(0),))
+    assert [[row.pod for row in batch] for batch in make_preview(begun, of, NOW).later] == [["web-1", "web-2"]]
+
+
+def test_what_follows_the_end_of_a_run_is_not_shown() -> None:
+    one, two = members(2)
+    rival, of = run(name="rival"), run(started=AFTER)
+    found = make_preview(World((one, two), (asked(rival, one),)), of, NOW)
+    assert (found.batches, found.later) == ((), ())
+    assert found.stopped.why == "run rival on deployment.apps/web started first: wait for it, or abort it"
 
 
 def test_it_says_after_which_batch_somebody_is_asked() -> None:
