@@ -421,6 +421,35 @@ def test_only_the_first_part_is_named_so() -> None:
     assert no.message.startswith("the judgement of the rest of the run is no: web-5 has restarted")
 
 
+@pytest.mark.parametrize(
+    ("pods", "state"),
+    [
+        ((PODS[0], recreated(PODS[1])), PartState.WORKING),  # The second one has crashed
+        ((recreated(PODS[0]), recreated(PODS[1])), PartState.ASKING),
+        ((recreated(PODS[0]), recreated(PODS[1]), recreated(PODS[2])), PartState.ASKING),
+    ],
+)
+def test_the_rest_begins_only_if_a_user_has_allowed_it(pods: tuple[Member, ...], state: PartState) -> None:
+    """Pods that restart by themselves do not allow it."""
+    of = run(first=1, max_unavailable=Amount(6))
+    first = asked(of, PODS[0]) if state is PartState.WORKING else succeeded(of, PODS[0])
+    known = World((*pods, *PODS[len(pods) :]), (first,))
+    assert (planned(known, of).part.state, chosen(planned(known, of))) == (state, [])
+    left = [each.pod.name for each in PODS[len(pods) :]]
+    assert chosen(planned(known, of, allowed=Allowed(1))) == left
+    assert chosen(planned(rested(known, number=1, phase=RunPhase.RESTARTING), of)) == left, "another process goes on"
+
+
+def test_a_pod_of_the_first_part_whose_node_comes_back_does_not_allow_the_rest() -> None:
+    """Another pod has taken its place meanwhile."""
+    of = run(first=1, max_unavailable=Amount(6))
+    away = replace(recreated(PODS[0]), ready=False)
+    known = world_of(of, replace(away, pod=replace(away.pod, node_name="node-z")), down=frozenset({"node-z"}))
+    assert chosen(planned(known, of)) == ["web-1"]
+    back = planned(world_of(of, recreated(PODS[0]), recreated(PODS[1])), of)
+    assert (back.end, back.message) == (End.PAUSED, "the first part of the run is done, 4 left")
+
+
 def test_a_pod_that_falls_during_a_rollout_halts_the_run_after_it() -> None:
     """A process records the phase of each plan, and the judgement goes by it."""
     of, rolling = judged(), workload(6, rolling="3 of 6 pods are updated")
@@ -443,6 +472,16 @@ def test_a_judgement_of_no_stays_no() -> None:
     found = make_plan(known, of, NOW + timedelta(hours=1))
     assert ended(found) == (End.HALTED, "the judgement of step 1 of 3 is no: web-0 has become unready again; 5 left")
     assert chosen(planned(known, of, allowed=Allowed(1, 1))) == ["web-1", "web-2"]
+
+
+def test_a_judgement_of_no_about_the_first_part_stays_no_after_other_pods_have_crashed() -> None:
+    of = run(judge=60, first=1, max_unavailable=Amount(6))
+    known = world_of(of, HEALTHY)
+    no = Progress(rfc3339(NOW), "host/1", RunPhase.OVER, 1, 6, "web-0 has become unready again", end=End.HALTED)
+    known = replace(known, requests=(replace(known.requests[0], progress=no),))
+    others = replace(known, members=(HEALTHY, recreated(PODS[1]), recreated(PODS[2]), *PODS[3:]))
+    for world in (known, others):
+        assert planned(world, of).end is End.HALTED
 
 
 def test_what_a_user_allows_early_changes_nothing_before_the_judgement() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from crrd.core.api.reasons import Reason
+from crrd.core.api.time import rfc3339
 from crrd.core.api.types import RecreateState, RequestedContainer, RequestPhase, StatePhase
 from crrd.core.config.kept import kept_of_pods
 from crrd.core.config.objects import Change, ConfigObject
@@ -868,12 +869,6 @@ class TestEnds:
         assert (found.end, found.message) == (End.PAUSED, "the first part of the run is done, 1 left")
         assert chosen(planned(part, of, allowed=Allowed(1))) == ["web-2"]
 
-    def test_who_has_begun_the_rest_was_asked(self) -> None:
-        of = run(first=1)
-        four = member("web-3")
-        world = World((recreated(ONE), recreated(TWO), THREE, four), (succeeded(of, ONE), succeeded(of, TWO)))
-        assert chosen(planned(world, of)) == ["web-2"]
-
 
 class TestRetries:
     """`resume --retry-failed`: the failed requests stay, and each pod gets another one."""
@@ -947,7 +942,8 @@ class TestRetries:
         held = replace(first, members=(replace(ONE, config={"app": (USES,)}), TWO, THREE), config={USES.object: None})
         assert (planned(held, of).end, planned(held, of).wait.why) == (None, "ConfigMap web not found")
         rest = self.retried(World((recreated(ONE), TWO, THREE, four), (failed(of, TWO),)))
-        rest = replace(rest, requests=(succeeded(of, ONE), *rest.requests))
+        began = Progress(rfc3339(NOW), "host/1", RunPhase.RESTARTING, 1, 4, steps=1)
+        rest = replace(rest, requests=(succeeded(of, ONE), replace(rest.requests[0], progress=began)))
         assert chosen(planned(rest, of)) == ["web-1", "web-2", "web-3"], "the user has allowed the rest"
 
     def test_a_preview_shows_them(self) -> None:

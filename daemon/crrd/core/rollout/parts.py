@@ -312,10 +312,8 @@ def find_part(kind: Kind, rows: Sequence[Row], now: datetime, allowed: Allowed) 
         return Part()
     requests = kind.world.requests_of(kind.run)
     number = recorded(requests)
-    first = PartFacts(kind, rows, requests, now, 0, allowed)
-    if options.first and first.left is not None and first.left < 0:
-        number = max(number, 1)  # the user was asked
-    ends = len(first.limits) + bool(options.judge)  # without a judgement, the last step has no end of its own
+    limits = PartFacts(kind, rows, requests, now, number, allowed).limits
+    ends = len(limits) + bool(options.judge)  # without a judgement, the last step has no end of its own
     for each in range(number, ends):
         part = PartFacts(kind, rows, requests, now, each, allowed).part()
         if part.state is not PartState.OVER:
