@@ -112,6 +112,15 @@ async def test_a_run_is_as_fast_as_its_budget_and_never_over_it() -> None:
     assert len(api.plans) < 200, "fewer than starts"
 
 
+async def test_a_run_that_began_in_the_future_goes_on_at_once() -> None:
+    """The clock of the API server was set back since then, or somebody has changed the annotation."""
+    api, loop = RunCluster(1), asyncio.get_running_loop()
+    run, began = api.run_of(), loop.time()
+    plan = await api.carry_out(replace(run, started=rfc3339(api.clock.now() + timedelta(days=1))))
+    assert (plan.end, once(api)) == (End.DONE, True)
+    assert loop.time() - began < 10
+
+
 async def test_creations_that_hang_delay_no_other() -> None:
     api = RunCluster(60)
     api.slow = {f"web-{number:04}": 9.0 for number in range(2 * PLACES)}

@@ -220,11 +220,12 @@ class Runner:
     async def _wait_for_next_second(self, run: Run) -> None:
         """Wait until the second of the run's start is over, because kubelet reports start times in whole seconds.
 
-        So containers that this run restarts start after it, and are known as done even if their request was deleted.
+        So containers that this run restarts start after it, and are known as done even if their request was deleted. If
+        the clock was set back meanwhile, one second is all that it waits.
         """
         started = parse_time(run.started)
         if started is not None:
-            await asyncio.sleep(max(0.0, 1.0 - (self._clock.now() - started).total_seconds()))
+            await asyncio.sleep(max(0.0, min(1.0, 1.0 - (self._clock.now() - started).total_seconds())))
 
     async def _wait(self, plan: Plan) -> None:
         """Wait until something changes, or until the time matters."""
