@@ -45,6 +45,10 @@ def one(found: Progress | None) -> RunRequest:
         (progress(seconds=61), "stopped"),
         (progress(seconds=61, blocked=True), "stopped"),
         (progress(by="laptop/13"), "stopped"),
+        (progress(seconds=-60), "running"),
+        (progress(seconds=-61), "stopped"),  # The clock was set back after it was written
+        (progress(End.YIELDED, -3600), "waiting"),
+        (progress(End.YIELDED, -3601), "stopped"),
         *((progress(end, 3601), end.word) for end in End),
         (progress(End.YIELDED), "waiting"),
         (progress(End.YIELDED, 3600, blocked=True), "waiting"),
@@ -97,6 +101,13 @@ def test_a_run_with_an_open_request_is_unfinished_although_its_end_is_recorded()
     done = written(succeeded(RUN, member("web-0")), progress(End.FAILED))
     assert not is_unfinished((done,), NOW)
     assert is_unfinished((done, asked(RUN, member("web-1"))), NOW)
+
+
+def test_after_a_step_is_over_no_progress_of_it_counts() -> None:
+    """The clock was set back after a judgement of no, and before a user has overruled it."""
+    no = written(succeeded(RUN, member("web-0")), progress(End.HALTED, -300))
+    rest = written(asked(RUN, member("web-1")), replace(progress(), steps=1))
+    assert seen(no, rest).word == seen(rest, no).word == "running"
 
 
 def test_the_newest_word_counts_and_an_abort_more_than_any() -> None:

@@ -43,8 +43,9 @@ class Progress:
         return self.end is End.YIELDED and self._age(now) <= QUEUED_SECONDS
 
     def _age(self, now: datetime) -> float:
+        """Return how far from now it was written. It is in the future if the clock was set back since then."""
         at = parse_time(self.at)
-        return (now - at).total_seconds() if at is not None else inf
+        return abs((now - at).total_seconds()) if at is not None else inf
 
     def annotation(self) -> dict[str, str]:
         """Return the annotation that stores it on a request."""

@@ -188,7 +188,10 @@ def longest_lived(requests: Iterable[RunRequest]) -> RunRequest:
 
 
 def last_progress(requests: Iterable[RunRequest]) -> Progress | None:
-    """Return the progress that was written last, None if there is none. An end is later than others of its second."""
+    """Return the progress that was written last, None if there is none. An end is later than others of its second.
+
+    A later step is later even if the clock was set back meanwhile.
+    """
     newest_first = sorted(requests, key=lambda each: each.age, reverse=True)
     written = (each.progress for each in newest_first if each.progress is not None)
-    return max(written, key=lambda each: (each.at, each.end is not None), default=None)
+    return max(written, key=lambda each: (each.steps, each.at, each.end is not None), default=None)
