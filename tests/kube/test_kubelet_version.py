@@ -18,7 +18,15 @@ def node(version: object) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("version", "minor"),
-    [("v1.36.2", 36), ("v1.34.1+k3s1", 34), ("1.29.0-gke.100", 29), ("", None), (None, None), ("v2.0.0", None)],
+    [
+        ("v1.36.2", 36),
+        ("v1.34.1+k3s1", 34),
+        ("1.29.0-gke.100", 29),
+        ("", None),
+        (None, None),
+        ("v2.0.0", None),
+        (f"v1.{'9' * 5000}", None),
+    ],
 )
 def test_a_nodes_version(version: object, minor: int | None) -> None:
     assert known_minor(reported_version(node(version))) == minor

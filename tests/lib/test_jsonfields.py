@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from crrd.lib.jsonfields import condition, mapping
+from crrd.lib.jsonfields import INT64_MAX, condition, decimal, mapping
 
 READY = {"type": "Ready", "status": "True"}
 SCHEDULED = {"type": "PodScheduled", "status": "True"}
@@ -50,3 +50,18 @@ def test_a_condition_is_found_by_its_type_whatever_else_the_object_holds(obj: ob
 )
 def test_only_a_json_object_is_read_as_one(value: object, found: dict[str, Any]) -> None:
     assert mapping(value) == found
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        *(("0", 0), ("12", 12), ("007", 7), (str(INT64_MAX), INT64_MAX)),
+        *((odd, None) for odd in ("", "-1", "+1", "1.5", " 1", "1_0", "٣", "²", "x", str(INT64_MAX + 1), "9" * 5000)),
+    ],
+)
+def test_only_digits_are_a_number(given: str, found: int | None) -> None:
+    assert decimal(given) == found
+
+
+def test_a_number_may_have_another_limit() -> None:
+    assert (decimal("100", 100), decimal("101", 100)) == (100, None)

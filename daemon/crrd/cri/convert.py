@@ -16,7 +16,7 @@ from crrd.core.recreate.handlers import invalid, is_port, read_command, read_htt
 from crrd.core.recreate.observation import Hook, HookKind, Instance, Sandbox
 from crrd.kubelet import labels
 from crrd.kubelet.runtime_status import ContainerState
-from crrd.lib.jsonfields import INT32_MAX, INT64_MAX, items, mapping, text
+from crrd.lib.jsonfields import INT32_MAX, INT64_MAX, decimal, items, mapping, text
 
 LABEL_MADE_BY, MADE_BY = "crrd.dev/made-by", "crrd"  # On sandboxes that crrd has made
 LABEL_REQUEST_UID = "crrd.dev/request-uid"
@@ -32,7 +32,7 @@ _STATES = {
 def instance(container: api_pb2.Container, runtime: str) -> Instance:
     """Convert one entry of ListContainers; `runtime` is the runtime's name, the prefix of container IDs."""
     marks, annotations = container.labels, container.annotations
-    restarts = _number(annotations.get(labels.ANNOTATION_RESTART_COUNT, ""), INT32_MAX)
+    restarts = decimal(annotations.get(labels.ANNOTATION_RESTART_COUNT, ""), INT32_MAX)
     handler = annotations.get(labels.ANNOTATION_PRE_STOP)
     return Instance(
         id=container.id,
@@ -44,7 +44,7 @@ def instance(container: api_pb2.Container, runtime: str) -> Instance:
         state=_STATES.get(container.state, ContainerState.UNKNOWN),
         created_at=container.created_at,
         restart_count=container.metadata.attempt if restarts is None else restarts,
-        grace_seconds=_number(annotations.get(labels.ANNOTATION_GRACE, ""), INT64_MAX),
+        grace_seconds=decimal(annotations.get(labels.ANNOTATION_GRACE, "")),
         hook=None if handler is None else hook(handler),
         ports=named_ports(annotations.get(labels.ANNOTATION_PORTS, "")),
         image=container.image.user_specified_image,
@@ -162,11 +162,3 @@ def _json(annotation: str) -> object:
     except (ValueError, RecursionError):  # RecursionError: thousands of nested brackets
         return None
     return value
-
-
-def _number(annotation: str, most: int) -> int | None:
-    """Parse a decimal number from 0 to `most`; None for anything else."""
-    if not annotation.isascii() or not annotation.isdigit() or len(annotation) > 20:
-        return None
-    value = int(annotation)
-    return value if value <= most else None

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from crrd.lib.jsonfields import mapping, text
+from crrd.lib.jsonfields import decimal, mapping, text
 
 _MINOR = re.compile(r"v?1\.(\d+)", re.ASCII)
 
@@ -18,4 +18,4 @@ def reported_version(node: Mapping[str, Any]) -> str:
 def known_minor(version: str) -> int | None:
     """Return N of a version such as `v1.N.P+k3s1`, of kubelet or CRI-O; None if it cannot be parsed."""
     found = _MINOR.match(version)
-    return int(found[1]) if found else None
+    return decimal(found[1]) if found else None

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 INT32_MAX = 2**31 - 1
 INT32_MIN = -(2**31)
 INT64_MAX = 2**63 - 1
+_DIGITS = 20  # Most of them in a number. Python raises an error for thousands of them
 _SHOWN = 60  # Characters of a wrong value that a message repeats
 
 Choice = TypeVar("Choice", bound=StrEnum)
@@ -37,6 +38,14 @@ def number(value: object, most: int = INT64_MAX) -> int:
     """Return the value if it is a whole number from 0 to `most`, else 0."""
     found = Reader().integer(value, "", high=most)
     return 0 if found is None else found
+
+
+def decimal(given: str, most: int = INT64_MAX) -> int | None:
+    """Parse a whole number from 0 to `most` in digits, as labels and annotations have it. None for anything else."""
+    if not given.isascii() or not given.isdigit() or len(given) > _DIGITS:
+        return None
+    value = int(given)
+    return value if value <= most else None
 
 
 def value_at(obj: object, path: str) -> Any:

@@ -817,6 +817,7 @@ ROWS = [
             ("1h0m0s", 3590, "in about 10s"),
             ("2m0s", 90, "in about 30s"),
             ("12s500ms", 8, "in about 4s"),
+            (f"1m{'9' * 400}s", 1, "in about 11574d1h"),
         )
     ),
     Row(

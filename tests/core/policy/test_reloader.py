@@ -188,6 +188,8 @@ def test_what_is_marked_to_be_ignored() -> None:
         ("-5m", None),
         ("5", None),
         ("soon", None),
+        ("2562048h", None),  # Go counts nanoseconds in 64 bits
+        (f"{'9' * 400}s", None),
     ],
 )
 def test_pause_period(given: str, settle: str | None) -> None:

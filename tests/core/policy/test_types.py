@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from crrd.core.config.references import Kind, Reference, Use
+from crrd.core.policy.course import make_run
 from crrd.core.policy.decide import decide
 from crrd.core.policy.observed import Observed
 from crrd.core.policy.triggers import TRIGGERS
@@ -25,7 +26,7 @@ from crrd.core.policy.types import (
     Window,
 )
 from crrd.core.policy.v1alpha1 import read_policy, write_status
-from crrd.core.rollout.run import Amount
+from crrd.core.rollout.run import Amount, Target
 
 CRON_FORMS = (
     "must have five fields (minute, hour, day of the month, month, weekday) or be one of @hourly, @daily, @midnight, "
@@ -147,6 +148,13 @@ def test_what_follows_a_failed_run() -> None:
             {"triggers": {"schedule": {"cron": "0 0 */3 2 5#5"}}},
             "spec.triggers.schedule must be valid: cron '0 0 */3 2 5#5' matches no time",
         ),
+        *(
+            (
+                {"triggers": {"schedule": {"cron": f"{minute}{'9' * 5000} * * * *"}}},
+                f"spec.triggers.schedule must be valid: cron '{minute:9<60}': a number is too large",
+            )
+            for minute in ("", "*/", "0-")
+        ),
         (
             {"window": {"cron": "0 2 * * *", "duration": "1h", "timeZone": "Mars/Base"}},
             "spec.window must be valid: time zone 'Mars/Base' not found",
@@ -167,6 +175,14 @@ def test_what_follows_a_failed_run() -> None:
 )
 def test_what_is_wrong(changes: dict[str, Any], error: str) -> None:
     assert spec(**changes).error == error
+
+
+@pytest.mark.parametrize(
+    ("allowed", "steps"),
+    [("web-1/2", 2), ("web-2/2", 0), ("web-1/x", 0), ("web-1/", 0), ("web-1", 0), ("", 0), (f"web-1/{'9' * 5000}", 0)],
+)
+def test_how_many_steps_the_owner_allows(allowed: str, steps: int) -> None:
+    assert replace(spec(), allowed=allowed).allowed_steps("web-1") == steps
 
 
 def test_a_scheduled_time_is_skipped_after_an_hour() -> None:
@@ -245,6 +261,14 @@ def test_a_status_that_is_wrong_raises_nothing(kind: object) -> None:
     policy = read_policy({"metadata": META, "spec": FULL, "status": status})
     assert policy.status.config == ()
     assert decide(policy, Observed(), datetime(2026, 1, 2, tzinfo=UTC)).conditions
+
+
+@pytest.mark.parametrize(("steps", "found"), [("1,3", (1, 3)), ("", ()), (f"x,1,{'9' * 5000},²", (1,))])
+def test_of_the_steps_of_a_run_only_numbers_are_read(steps: str, found: tuple[int, ...]) -> None:
+    record = RunRecord(
+        "web-1", "configChange", ("app",), "2026-01-01T00:00:00Z", "2026-01-01T00:00:00Z", 3, steps=steps
+    )
+    assert make_run(spec(), record, Target("deployment.apps/web")).options.steps == found
 
 
 def test_what_is_kept_and_what_is_bad_is_written_and_read() -> None:

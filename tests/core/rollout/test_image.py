@@ -670,8 +670,9 @@ def test_the_number_of_a_revision_and_the_label_of_its_pods(owner: dict[str, Any
     meta = {"name": "web-1", "labels": {"controller-revision-hash": "1"}, "ownerReferences": owners}
     found = read_revision({"metadata": meta, "revision": 2}, "app")
     assert (found.owner, found.number, found.label) == ("uid-of-web" if owners else "", 2, label)
-    counted = {"annotations": {"deployment.kubernetes.io/revision": "12"}, **meta}
-    assert read_revision({"metadata": counted}, "app").number == 12, "a ReplicaSet"
+    for place, number in (("12", 12), ("x", 0), ("9" * 5000, 0)):
+        counted = {"annotations": {"deployment.kubernetes.io/revision": place}, **meta}
+        assert read_revision({"metadata": counted}, "app").number == number, "a ReplicaSet"
 
 
 def test_the_partition_of_a_statefulset_and_whether_it_has_a_place_for_one() -> None:

@@ -208,7 +208,7 @@ def test_amounts(given: str, text: str) -> None:
     assert str(read_amount(given)) == text
 
 
-@pytest.mark.parametrize("given", ["", "0", "-1", "0%", "101%", "%", "1.5", "ten", "٣"])
+@pytest.mark.parametrize("given", ["", "0", "-1", "0%", "101%", "%", "1.5", "ten", "٣", "9" * 5000, f"{'9' * 5000}%"])
 def test_amounts_that_are_none(given: str) -> None:
     with pytest.raises(ValueError, match="a number of at least 1, or a percentage"):
         read_amount(given)

@@ -18,7 +18,7 @@ DAEMON_PATIENCE_SECONDS = 30.0  # The node's daemon should have acted by then
 READY_PATIENCE_SECONDS = 300.0  # A running container should be ready by then
 
 _BACK_OFF = re.compile(r"back-off (\S+) restarting failed container")
-_GO_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s)")  # As Go prints one: `1m20s`
+_GO_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|h|m|s)")  # As Go prints one: `1m20s`
 _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 _NO_REASON = "no reason was recorded"
 _NOT_BLOCKING = frozenset({Reason.NONE, Reason.HOOK_FAILED, Reason.HELD_BACK})

@@ -16,6 +16,7 @@ from crrd.core.policy.types import Judge, Policy, PolicyStatus, RunRecord
 from crrd.core.rollout.change import ImageChange, TemplateMode
 from crrd.core.rollout.phases import End
 from crrd.core.rollout.run import Options, Run, Target
+from crrd.lib.jsonfields import decimal
 
 
 def make_run(policy: Policy, record: RunRecord, target: Target) -> Run:
@@ -45,7 +46,7 @@ def make_run(policy: Policy, record: RunRecord, target: Target) -> Run:
         patch=policy.patch,
         whole_pod=record.pods,
         reload=record.reload,
-        steps=tuple(map(int, filter(str.isdecimal, record.steps.split(",")))),
+        steps=tuple(filter(None, map(decimal, record.steps.split(",")))),
         step_pause=budget.step_pause if record.steps else None,
         judge=judge.seconds,
         max_restarts=judge.max_restarts,

@@ -14,6 +14,8 @@ from datetime import UTC, datetime, timedelta, tzinfo
 
 from cronsim import CronSim
 
+from crrd.lib.jsonfields import decimal
+
 _WEEKDAY = 4  # The index of its field
 _DAY = re.compile(r"[0-6]|sun|mon|tue|wed|thu|fri|sat", re.ASCII | re.IGNORECASE)
 
@@ -34,7 +36,7 @@ def _term(term: str, *, is_weekday: bool) -> str:
     base, slash, step = term.partition("/")
     base = "*" if base == "?" else base
     first, dash, last = base.partition("-")
-    if slash and step.isdecimal() and int(step):
+    if slash and decimal(step):
         if is_weekday and not dash and _DAY.fullmatch(base):
             first, last = base, "6"
         if first == last or (first.lower(), last) == ("sat", "6"):

@@ -3,9 +3,12 @@
 import math
 import re
 
+from crrd.lib.jsonfields import INT64_MAX
+
 TRUE = ("1", "t", "T", "true", "True", "TRUE")
 """What `strconv.ParseBool` takes for true."""
 _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+_MOST_SECONDS = INT64_MAX / 1e9  # Go counts nanoseconds
 _PART = re.compile(r"(\d+\.?\d*|\.\d+)(h|ms|m|s|us|µs|ns)", re.ASCII)
 _ONLY_GO = re.compile(r"\(\?(?!:)|\[[\[:]|\{,|--|&&|~~|\|\||\\[^\WdDsSwWbB_]|[*+?}]\+", re.ASCII)
 """What Go's and Python's regular expressions read, or may once read, in different ways."""
@@ -20,7 +23,10 @@ def read_seconds(given: str) -> int | None:
     parts = _PART.findall(size)
     if size != "0" and (not parts or "".join(number + unit for number, unit in parts) != size):
         return None
-    return 0 if given.startswith("-") else math.ceil(sum(float(number) * _UNITS[unit] for number, unit in parts))
+    seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
+    if seconds > _MOST_SECONDS:
+        return None
+    return 0 if given.startswith("-") else math.ceil(seconds)
 
 
 def read_expression(given: str) -> re.Pattern[str] | None:

@@ -10,6 +10,7 @@ from crrd.core.api.fields import Section
 from crrd.core.api.time import format_duration, parse_time, rfc3339
 from crrd.core.policy.observed import Look
 from crrd.core.policy.types import CRON_NAMES, Policy, PolicyStatus, Schedule, Window
+from crrd.lib.jsonfields import shown
 
 MOST_WINDOWS = 100
 """Through how many windows a scheduled time may wait."""
@@ -41,6 +42,8 @@ def _wrong_schedule(schedule: Schedule) -> str:
         schedule.next_after(moment)
     except CronSimError as error:
         return f"cron {cron!r}: {str(error).lower()}"
+    except ValueError:  # Python reads no number with thousands of digits
+        return f"cron {shown(cron)}: a number is too large"
     except StopIteration:
         return f"cron {cron!r} matches no time"
     return ""

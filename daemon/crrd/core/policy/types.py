@@ -14,6 +14,7 @@ from crrd.core.config.uses import Unreached
 from crrd.core.judge.metrics import Metric
 from crrd.core.policy.cron import last_time, next_time, spelled
 from crrd.core.rollout.run import Amount
+from crrd.lib.jsonfields import decimal
 
 KIND = "ContainerRecreatePolicy"
 API_VERSION = f"{POLICY_GROUP}/v1alpha1"
@@ -326,7 +327,7 @@ class Policy:
     def allowed_steps(self, run: str) -> int:
         """Return how many steps of a run its owner has allowed to end."""
         name, _, number = self.allowed.rpartition("/")
-        return int(number) if name == run and number.isdecimal() else 0
+        return (decimal(number) or 0) if name == run else 0
 
     @property
     def undoes(self) -> bool:

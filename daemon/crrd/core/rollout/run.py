@@ -15,6 +15,7 @@ from typing import Annotated, Any
 from crrd.core.api.schema import LONGEST
 from crrd.core.api.types import ANNOTATION_REFRESH, API_VERSION, KIND, Action
 from crrd.core.rollout.change import RESTART, Change, ImageChange
+from crrd.lib.jsonfields import INT64_MAX, decimal
 
 LABEL_RUN = "crr.apps.kruise.io/run"
 ANNOTATION_TARGET = "crr.apps.kruise.io/run-target"
@@ -27,7 +28,7 @@ KEPT_SECONDS = 86_400
 counts as done, because its containers started after the run."""
 OF_STEPS = ("steps", "step_pause", "judge", "max_restarts", "metrics_digest", "failure_limit")
 """The options about steps and how they are judged."""
-_DIGITS = 9  # Most of them in a number of attempts
+_MOST_ATTEMPTS = 10**9 - 1
 _MOST_SECONDS = 10**10  # No flag accepts a longer time, and it can be added to each time that `parse_time` returns
 RUN_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")  # Fits in a label, and leaves room in an object's name
 
@@ -54,16 +55,17 @@ class Amount:
 
 def attempt_of(request_name: str) -> int:
     """Return from its name which of the requests of a run for one pod it is: 1 for the first."""
-    number = request_name.partition(".")[2]
-    return int(number) if number.isdecimal() and len(number) <= _DIGITS else 1
+    found = decimal(request_name.partition(".")[2], _MOST_ATTEMPTS)
+    return 1 if found is None else found
 
 
 def read_amount(given: str) -> Amount:
     """Parse `2` or `20%`. Raises ValueError with a description of valid values."""
-    digits = given.removesuffix("%")
-    if not (digits.isascii() and digits.isdigit()) or int(digits) < 1 or (given.endswith("%") and int(digits) > 100):
+    percent = given.endswith("%")
+    number = decimal(given.removesuffix("%"), 100 if percent else INT64_MAX)
+    if not number:
         raise ValueError("a number of at least 1, or a percentage from 1% to 100%")
-    return Amount(int(digits), given.endswith("%"))
+    return Amount(number, percent)
 
 
 @dataclass(frozen=True, slots=True)

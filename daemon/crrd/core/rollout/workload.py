@@ -1,15 +1,13 @@
 """The workload of a run, read from the JSON of any kind: how many pods it wants, and whether it is being rolled out."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from crrd.core.rollout.labels import LabelSelector, read_selector
-from crrd.lib.jsonfields import Reader, items, mapping, number, text
+from crrd.lib.jsonfields import Reader, decimal, items, mapping, number, text
 
 _INT32 = 2**31 - 1  # No workload of Kubernetes has a larger number
-_NUMBER = re.compile(r"\d{1,18}", re.ASCII)
 _OBSERVED = {
     *(("apps/v1", kind) for kind in ("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet")),
     ("v1", "ReplicationController"),
@@ -91,8 +89,8 @@ def _rolling(obj: Mapping[str, Any], desired: int) -> tuple[str, int]:
     meta, spec, status = (mapping(obj.get(key)) for key in ("metadata", "spec", "status"))
     known = (text(obj.get("apiVersion")), text(obj.get("kind"))) in _OBSERVED
     observed = _number(status, "observedGeneration")
-    if _NUMBER.fullmatch(text(status.get("observedGeneration"))):
-        observed = int(text(status.get("observedGeneration")))  # Argo's Rollouts have its digits
+    if observed is None:  # Argo's Rollouts have its digits
+        observed = decimal(text(status.get("observedGeneration")))
     if observed is None and known:
         observed = 0
     if observed is not None and observed < number(meta.get("generation")):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from crrd.core.rollout.workload import read_owner
-from crrd.lib.jsonfields import items, mapping, number, text
+from crrd.lib.jsonfields import decimal, items, mapping, number, text
 
 LABEL_ADOPTING = "crr.apps.kruise.io/adopting-run"
 """On a workload: the run that holds its controller, while the template gets the image. Labels of a Deployment are not
@@ -143,7 +143,7 @@ def read_revision(obj: Mapping[str, Any], container: str) -> Revision:
     meta, spec = mapping(obj.get("metadata")), mapping(obj.get("spec"))
     owner, data = read_owner(obj), mapping(mapping(obj.get("data")).get("spec"))
     template = mapping((spec or data).get("template"))
-    place = text(mapping(meta.get("annotations")).get(_REVISION))
+    place = decimal(text(mapping(meta.get("annotations")).get(_REVISION)))
     name, label = text(meta.get("name")), text(mapping(meta.get("labels")).get(LABEL_REVISION))
     return Revision(
         name,
@@ -151,7 +151,7 @@ def read_revision(obj: Mapping[str, Any], container: str) -> Revision:
         text(meta.get("resourceVersion")),
         owner.uid if owner is not None else "",
         read_content(template, container),
-        number=int(place) if place.isdecimal() else number(obj.get("revision")),
+        number=number(obj.get("revision")) if place is None else place,
         replicas=number(spec.get("replicas")),
         label=name if owner is not None and owner.kind == "StatefulSet" else label,
     )
