@@ -174,8 +174,6 @@ EQUIVALENT: dict[str, str] = {
     "core/rollout/restart.py: 1 -> 2: count: int = 1": "who refreshes the files of a pod always says it",
     "core/rollout/restart.py: condition true: for use in self._changed_files(row.containers, row.member) i":
         "a pod that may start is there",
-    "core/rollout/run.py: 0 -> 1: times = (self.step_pause or 0, self.judge, self.pod_timeout)":
-        "only asked whether it is a time that a flag accepts",
     "core/rollout/spelling.py: 1 -> 2: return min((*spellings(container), *again), key=lambda each:":
         "only asked whether it is below 0",
     "core/rollout/standing.py: condition false: if row.stage in (Stage.WAITING, Stage.SKIPPED, Stage.DONE):":

@@ -180,6 +180,8 @@ def written(**changes: Any) -> dict[str, Any]:
         {"options__unready_grace": "5"},
         {"started": "9999-12-31T23:59:59Z"},
         *({f"options__{name}": seconds} for name in ("pod_timeout", "min_ready") for seconds in (-1, 10**12)),
+        {"options__first": -1},
+        {"options__max_failures": 0},
         {"options__speed": 9},
     ],
 )

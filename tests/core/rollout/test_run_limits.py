@@ -123,10 +123,29 @@ def test_the_text_that_other_versions_read() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((name, 0) for name in ("max_per_node", "max_per_zone", "min_ready", "unready_grace")),
+        *(("max_failures", 1), ("pod_timeout", 3), ("pod_timeout", 7 * 86_400), ("unready_grace", 86_400)),
+        *(("min_ready", None), ("unready_grace", None)),
+    ],
+)
+def test_each_value_that_a_flag_accepts_is_read(name: str, value: int | None) -> None:
+    found = read(PLAIN, json.dumps({"revision": 1, "limits": {name: value, "reason": "r"}})).run
+    assert found == PLAIN.changed(**{name: value, "reason": "r"})
+
+
+@pytest.mark.parametrize(
     "shape",
     [
         *({"revision": 1, "limits": {name: value}} for name, value in (("min_ready", "3"), ("force", 1), ("speed", 1))),
-        *({"revision": 1, "limits": {name: 10**12}} for name in ("pod_timeout", "min_ready")),
+        *({"revision": 1, "limits": {name: 10**12}} for name in ("pod_timeout", "min_ready", "unready_grace")),
+        *(
+            {"revision": 1, "limits": {"max_failures": 9, name: -1}}
+            for name in ("max_per_node", "max_per_zone", "min_ready", "unready_grace", "pod_timeout")
+        ),
+        {"revision": 1, "limits": {"max_failures": 0}},
+        {"revision": 1, "limits": {"pod_timeout": 2}},
         *({"revision": 1, "limits": {"max_unavailable": value}} for value in ("0", 1, None)),
         {"revision": 0, "limits": {"max_failures": 9}},
         {"version": 2, "revision": 1, "limits": {"max_failures": 9}},

@@ -7,12 +7,15 @@ retries a failed one has its name and a number.
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
+from math import inf
+from types import MappingProxyType
 from typing import Annotated, Any
 
-from crrd.core.api.schema import LONGEST
+from crrd.core.api.schema import LONGEST, LONGEST_UNREADY
 from crrd.core.api.types import ANNOTATION_REFRESH, API_VERSION, KIND, Action
 from crrd.core.rollout.change import RESTART, Change, ImageChange
 from crrd.lib.jsonfields import INT64_MAX, decimal
@@ -30,6 +33,18 @@ OF_STEPS = ("steps", "step_pause", "judge", "max_restarts", "metrics_digest", "f
 """The options about steps and how they are judged."""
 _MOST_ATTEMPTS = 10**9 - 1
 _MOST_SECONDS = 10**10  # No flag accepts a longer time, and it can be added to each time that `parse_time` returns
+_BOUNDS: Mapping[str, tuple[int, float]] = MappingProxyType(
+    {
+        **dict.fromkeys(("max_per_node", "max_per_zone", "first", "max_restarts", "failure_limit"), (0, inf)),
+        "max_failures": (1, inf),
+        "min_ready": (0, _MOST_SECONDS),
+        "step_pause": (0, LONGEST[0]),
+        "judge": (0, LONGEST[0]),
+        "unready_grace": (0, LONGEST_UNREADY[0]),
+        "pod_timeout": (3, LONGEST[0]),
+    }
+)
+"""The lowest and the highest value of each number among the options."""
 RUN_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")  # Fits in a label, and leaves room in an object's name
 
 
@@ -144,14 +159,15 @@ class Options:
 
     @property
     def has_valid_numbers(self) -> bool:
-        """Whether the steps increase, and flags accept the other values. Others may write requests."""
-        known = all(type(each) is int for each in self.steps) and type(self.step_pause) in (int, type(None))
+        """Whether the steps increase, and flags accept the other values. Others may write requests.
+
+        The types of the fields are right (`run_limits.fits`).
+        """
+        known = all(type(each) is int for each in self.steps)
         if not known or not all(a < b for a, b in pairwise((0, *self.steps))):
             return False
-        times = self.step_pause or 0, self.judge, self.pod_timeout
-        if not all(0 <= each <= LONGEST[0] for each in times) or not 0 <= (self.min_ready or 0) <= _MOST_SECONDS:
-            return False
-        return min(self.max_restarts, self.failure_limit) >= 0
+        values = ((getattr(self, name), low, high) for name, (low, high) in _BOUNDS.items())
+        return all(value is None or low <= value <= high for value, low, high in values)
 
     @property
     def reads_config(self) -> bool:
