@@ -681,6 +681,32 @@ class TestLeft:
         assert reason(history.look(130, data("c", 129), *pods)) == PolicyReason.SETTLING
         assert history.look(140, data("c", 129), *pods).run is not None
 
+    def test_a_run_in_between_changes_nothing_about_that(self) -> None:
+        history, pods = self.left(), (app(started=115), self.STUCK)
+        aged = replace(history.policy, config=None, max_age=600)
+        history.policy = replace(aged, config=PLAIN.config)
+        assert history.look(121, data("b", 99), *pods).run is not None, "web-1 is too old, too"
+        history.end(125, End.LEFT_OUT, left=("web-1",))
+        assert reason(history.look(126, data("b", 99), *pods)) == PolicyReason.RETRY
+
+    def test_two_runs_that_leave_pods_do_not_follow_each_other(self) -> None:
+        """Of two containers with changes of their own, in two pods that cannot be restarted."""
+        other: UseKey = ("side", Part(Kind.CONFIG_MAP, "side", ("data.*",)))
+        side = app(-3600, "web-2", "side", Reference(Kind.CONFIG_MAP, "side", Use.ENV_FROM))
+        old = data("a") | data("a", None, other)
+        new = data("b", 99) | data("b", 100, other)
+        history = History()
+        history.look(1, old, self.STUCK, side)
+        for seconds, pod in ((110, "web-1"), (121, "web-2")):
+            assert history.look(seconds, new, self.STUCK, side).run is not None
+            history.end(seconds + 1, End.LEFT_OUT, left=(pod,))
+        waits = history.look(130, new, self.STUCK, side)
+        assert (waits.run, reason(waits), waits.wake_at) == (None, PolicyReason.RETRY, at(711))
+        assert len(history.policy.status.left) == 2
+        first = history.look(711, new, self.STUCK, side)
+        assert (first.run and first.run.containers) == ("app",)
+        assert len(history.policy.status.left) == 1
+
     def test_once_they_have_started_again_nothing_is_left(self) -> None:
         assert reason(self.left().look(130, data("b", 99), app(115), app(125, "web-1"))) == PolicyReason.IDLE
 

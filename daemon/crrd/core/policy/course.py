@@ -65,9 +65,8 @@ def begun(policy: Policy, run: RunRecord) -> PolicyStatus:
 def ended(policy: Policy, run: RunRecord, outcome: Outcome, *, message: str, now: datetime) -> PolicyStatus:
     """Return the status after the end of a run."""
     trigger, end, failed = TRIGGERS[run.trigger], outcome.end, outcome.end.has_failed
-    hashes, left = _hashes(policy, run) if failed else (), outcome.left if trigger.notes_left and not failed else ()
     over = replace(run, finished=rfc3339(now), failed=failed, message=message, halted=end is End.HALTED)
-    over = replace(over, hashes=hashes, left=left)
+    over = replace(over, hashes=_hashes(policy, run) if failed else (), left=outcome.left)
     status = trigger.ended(policy, over)
     if end is End.DONE and trigger in triggers_of(policy):
         status = trigger.complete(policy.with_status(status), over)

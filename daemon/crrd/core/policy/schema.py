@@ -209,6 +209,9 @@ _TABLE = (
         "The last run for an image of each container, if it has ended by itself, and the one that has undone it.",
     ),
     *_record("status.failed[]", RunRecord, "Runs before the last one that have failed with data that is still there."),
+    *_record(
+        "status.left[]", RunRecord, "Runs that may have left pods, until these are tried again after ten minutes."
+    ),
     *_record("status.revisions[]", Revision, "The data of ConfigMaps, if onFailure is Restore."),
     *_record("status.bad[]", BadRevision, "Data with which runs have failed, if onFailure is Restore."),
 )

@@ -6,7 +6,6 @@ Whatever depends on the triggers of a policy asks the rows. Those come first who
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import NamedTuple
 
 from crrd.core.api.fields import Section
 from crrd.core.api.time import parse_time, rfc3339
@@ -15,12 +14,12 @@ from crrd.core.policy.failures import passed, pruned, stops
 from crrd.core.policy.observed import Look, Running
 from crrd.core.policy.records import can_undo, last_try, make_image_record, make_record, make_undo_record, run_back
 from crrd.core.policy.reloads import narrowed, unsure
+from crrd.core.policy.retries import RETRY, Retry, forget_old, just_left, keep_last, keep_pods, not_left, retries
 from crrd.core.policy.revisions import note, tried
 from crrd.core.policy.schedule import note_schedule, read_schedule
 from crrd.core.policy.types import ConfigAction, ConfigChange, Policy, PolicyStatus, RunRecord, Schedule
 from crrd.core.rollout.image.following import TemplateChange
 
-RETRY = timedelta(minutes=10)  # After a run, until what it has left is tried again
 READ_ROLE, UPDATE_ROLE, PATCH_ROLE = "crrd-read-config", "crrd-update-images", "crrd-patch-pods"
 SECRETS_ROLE, RESTORE_ROLE = "crrd-read-secrets", "crrd-restore-config"
 Place = tuple[str, str]  # A pod, and its node
@@ -29,14 +28,6 @@ Place = tuple[str, str]  # A pod, and its node
 def grant(namespace: str, role: str, account: str) -> str:
     """Return the command that gives the rights of a ClusterRole to the manager's ServiceAccount (`namespace:name`)."""
     return f"kubectl create rolebinding {role} -n {namespace} --clusterrole={role} --serviceaccount={account}"
-
-
-class Retry(NamedTuple):
-    """When what a run has left is tried again."""
-
-    at: datetime
-    by: RunRecord
-    run: RunRecord | None = None  # The run that then starts, unless a trigger wants another one
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +65,6 @@ class Trigger:
     complete: Then = _unchanged  # It has succeeded, and has left no pod
     ended: Then = _unchanged  # In any way, except that it was replaced
     retried: str = ""  # Why a run is tried again: what it has left
-    notes_left: bool = False  # Whether its runs record which pods they have left
     resumed_by: str = "the policy or the configuration changes, or {resume} succeeds"
     """Until when no run starts after one that has failed. `resume` stands for the command."""
 
@@ -91,7 +81,7 @@ def _outdated(look: Look) -> Wanted:
         return Wanted()
     if (back := _back(look)) is not None:
         return back
-    (changes, settling), active, retries = due(look, look.served, failed=True), look.status.run, list[Retry]()
+    (changes, settling), active, again = due(look, look.served, failed=True), look.status.run, list[Retry]()
     data_of = {name: each for each in reversed(changes) if not each.pods for name in each.containers}
     if any(_is_refused(look, each, data_of.get(each.container)) for each in look.changes):
         return Wanted()
@@ -104,8 +94,8 @@ def _outdated(look: Look) -> Wanted:
         goes_on = active is not None and not active.finished and active.gives == run.gives
         if goes_on or last is None or last.failed or (ended := parse_time(last.finished)) is None:
             return Wanted((run,))
-        retries.append(Retry(ended + RETRY, last, run))
-    return Wanted(retries=tuple(retries))
+        again.append(Retry(ended + RETRY, last, run))
+    return Wanted(retries=tuple(again))
 
 
 def _is_refused(look: Look, change: TemplateChange, data: Due | None) -> bool:
@@ -191,29 +181,16 @@ def _changed(look: Look) -> Wanted:
     A container that gets an image has them from that run.
     """
     changes, settling = due(look, look.served)
-    changes, retries = _without_left(look, changes)
+    left = just_left(look, CONFIG_CHANGE.name)
+    wanted = not_left(look, changes, left)
     given = {name for run in _outdated(look).runs for name in run.containers}
-    changes = [
+    own = [
         each if each.pods else replace(each, containers=tuple(name for name in each.containers if name not in given))
-        for each in changes
+        for each in wanted
     ]
-    runs = (
-        make_record(look, CONFIG_CHANGE.name, each.containers, each.limit, each) for each in changes if each.containers
-    )
-    return Wanted(tuple(runs), tuple(each.limit for each in settling[:1]), tuple(settling), retries)
-
-
-def _without_left(look: Look, changes: list[Due]) -> tuple[list[Due], tuple[Retry, ...]]:
-    """Return the changes without those that only pods lack which the last run has just left, and what that has left."""
-    last = look.status.run
-    ended = parse_time(last.finished) if last is not None and last.left else None
-    if last is None or ended is None or ended + RETRY <= look.now:
-        return changes, ()
-    since, others = parse_time(last.since) or ended, [each for each in look.served if each.pod not in last.left]
-    found = [each for each in due(look, others)[0] if each.limit <= since]
-    found += [each for each in changes if each.limit > since]
-    found.sort(key=lambda each: (not each.pods, each.limit))
-    return found, () if found == changes else (Retry(ended + RETRY, last),)
+    runs = (make_record(look, CONFIG_CHANGE.name, each.containers, each.limit, each) for each in own if each.containers)
+    again = retries(left) if wanted != changes else ()
+    return Wanted(tuple(runs), tuple(each.limit for each in settling[:1]), tuple(settling), again)
 
 
 def _begin_change(policy: Policy, run: RunRecord) -> PolicyStatus:
@@ -264,15 +241,14 @@ def _too_old(look: Look, running: Iterable[Running]) -> list[Running]:
 
 def _aged(look: Look) -> Wanted:
     """Return a run for the containers that are too old, except those that the last such run has just left."""
-    age, last, now = timedelta(seconds=look.policy.max_age or 0), look.status.run, look.now
-    old, retries = _too_old(look, look.served), tuple[Retry, ...]()
+    age, now = timedelta(seconds=look.policy.max_age or 0), look.now
+    left, old = just_left(look, MAX_AGE.name), _too_old(look, look.served)
     wakes = sorted(each.started + age for each in look.served if each.started > now - age and not each.is_init)[:1]
-    ended = parse_time(last.finished) if last is not None and last.trigger == MAX_AGE.name else None
-    if last is not None and ended is not None and ended + RETRY > now:
-        untried = [each for each in old if rfc3339(each.started) > last.since]
-        retries, old = (Retry(ended + RETRY, last),) if len(untried) < len(old) else (), untried
-    names = tuple(dict.fromkeys(each.name for each in old))
-    return Wanted((make_record(look, MAX_AGE.name, names, now - age),) if old else (), tuple(wakes), retries=retries)
+    untried = [each for each in old if all(rfc3339(each.started) > run.since for run in left)]
+    again = retries(left) if len(untried) < len(old) else ()
+    names = tuple(dict.fromkeys(each.name for each in untried))
+    run = (make_record(look, MAX_AGE.name, names, now - age),) if untried else ()
+    return Wanted(run, tuple(wakes), retries=again)
 
 
 # The table. Above are the functions of each row.
@@ -288,14 +264,14 @@ TEMPLATE_IMAGE = Trigger(
 CONFIG_CHANGE = Trigger(
     name="configChange", attribute="config", read=_read_change, wants=_changed, goes_first=True,
     works=lambda look: any(each.uses for each in look.found.running), put_off=_changed_but_down,
-    noted=_note_config, begun=_begin_change, complete=covered, retried="pods lack the new data", notes_left=True)
+    noted=_note_config, begun=_begin_change, complete=covered, ended=keep_pods, retried="pods lack the new data")
 SCHEDULE = Trigger(
     name="schedule", attribute="schedule", read=_read_schedule, wants=_scheduled, noted=note_schedule,
     begun=lambda policy, run: replace(policy.status, scheduled=run.since, skipped=""), replaced=_schedule_again)
 MAX_AGE = Trigger(
     name="maxAge", attribute="max_age", read=lambda triggers: triggers.optional_integer("maxAge"), wants=_aged,
     put_off=lambda look: ((each.pod, each.node) for each in _too_old(look, look.unserved)),
-    retried="containers are older than maxAge")
+    noted=forget_old, ended=keep_last, retried="containers are older than maxAge")
 # fmt: on
 TRIGGERS = {each.name: each for each in (TEMPLATE_IMAGE, CONFIG_CHANGE, SCHEDULE, MAX_AGE)}
 
@@ -322,8 +298,8 @@ def find_wanted(look: Look) -> Wanted:
     for each in triggers_of(look.policy):
         if each.goes_first or not any(one.runs for one in asked):
             asked.append(each.wants(look))
-    retries = sorted((each for one in asked for each in one.retries), key=lambda each: each.at)
-    again = [each.run for each in retries if each.run and each.at <= look.now]
+    later = sorted((each for one in asked for each in one.retries), key=lambda each: each.at)
+    again = [each.run for each in later if each.run and each.at <= look.now]
     runs = [run for one in asked for run in one.runs] or again
-    wakes = (*(at for one in asked for at in one.wakes), *(each.at for each in retries if each.at > look.now))
-    return Wanted(tuple(runs), wakes, tuple(due for one in asked for due in one.settling), tuple(retries))
+    wakes = (*(at for one in asked for at in one.wakes), *(each.at for each in later if each.at > look.now))
+    return Wanted(tuple(runs), wakes, tuple(due for one in asked for due in one.settling), tuple(later))

@@ -243,8 +243,7 @@ class RunRecord:
     undoes: Annotated[str, "Name of the failed run whose pods get the image back that they had."] = ""
     left: Annotated[
         tuple[str, ...],
-        "Of a run for changed configuration that is over: pods that it could not restart, for example because a "
-        "container had not started. It is tried again after ten minutes.",
+        "Of a run that is over: pods that it could not restart, for example because a container had not started.",
     ] = ()
 
     @property
@@ -272,6 +271,7 @@ class PolicyStatus:
     """The last run for an image of each container that has ended by itself, and after it the one that has undone it."""
     failed: tuple[RunRecord, ...] = ()
     """Runs before the last one that have failed with data that is still there. The oldest first."""
+    left: tuple[RunRecord, ...] = ()  # Runs without an image that may have left pods, until these are tried again
     revisions: tuple[Revision, ...] = ()  # Of the ConfigMaps, if the policy restores them
     bad: tuple[BadRevision, ...] = ()  # The oldest first
 

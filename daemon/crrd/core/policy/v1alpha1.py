@@ -175,10 +175,10 @@ def _status(status: Mapping[str, Any]) -> PolicyStatus:
     config = _of_objects(UsedObject, "config", status)
     run = _record(RunRecord, "status.run", mapping(status.get("run")))
     schedule, scheduled, skipped = (text(status.get(key)) for key in ("schedule", "lastScheduleTime", "lastSkipped"))
-    tried, failed = _runs("tried", status), _runs("failed", status)
+    tried, failed, left = (_runs(name, status) for name in ("tried", "failed", "left"))
     revisions = tuple(_record(Revision, "status.revisions[]", mapping(each)) for each in items(status.get("revisions")))
     last, bad = run if run.trigger in TRIGGERS else None, _of_objects(BadRevision, "bad", status)
-    return PolicyStatus(config, last, schedule, scheduled, skipped, tried, failed, revisions, bad)
+    return PolicyStatus(config, last, schedule, scheduled, skipped, tried, failed, left, revisions, bad)
 
 
 def write_status(status: PolicyStatus) -> dict[str, Any]:
@@ -186,7 +186,7 @@ def write_status(status: PolicyStatus) -> dict[str, Any]:
     run = status.run
     records = {
         name: [{key: value for key, value in asdict(each).items() if value} for each in getattr(status, name)]
-        for name in ("config", "tried", "failed", "revisions", "bad")
+        for name in ("config", "tried", "failed", "left", "revisions", "bad")
     }
     flags, texts = ("back", "reload", "pods", "halted"), ("steps", "image", "template", "finished", "message", "undoes")
     often_empty = (*flags, *texts, "before", "hashes", "left")
