@@ -23,7 +23,7 @@ from crrd.kube.resources import CONFIG_MAPS, NAMESPACES, PODS, POLICIES, REQUEST
 from crrd.lib.health import Health
 from crrd.lib.supervise import cancel
 from crrd.manager.lifecycle import MANY, PATIENCE_SECONDS, LifecycleController
-from crrd.manager.policies.look import CHANGES
+from crrd.manager.policies.look import CHANGES, TargetObserver
 from crrd.manager.policies.run_task import PARALLEL_RUNS, RunTask
 from crrd.manager.policies.statuses import Policies
 from crrd.rollout.target import Aim
@@ -219,6 +219,24 @@ async def test_looks_that_hang_do_not_delay_an_edit_of_another_team() -> None:
     (ready,) = api.objects[POLICIES.plural]["p-1"]["status"]["conditions"]
     assert (ready["type"], ready["status"], ready["reason"]) == ("Ready", "False", "LookFailing")
     assert "starts nothing: list pods: no answer in time: " in ready["message"]
+    await cancel([task])
+
+
+async def test_a_policy_whose_looks_crash_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else its status would show for ever what was true before."""
+
+    async def crash(*_: object) -> None:
+        raise ValueError("too many digits")
+
+    monkeypatch.setattr(TargetObserver, "look", crash)
+    api = LanedApi(lambda *_: 0.01)
+    meta = {"namespace": "shop", "name": "web", "uid": "u", "resourceVersion": "1", "generation": 1}
+    api.put(POLICIES, {"metadata": meta, "spec": {"selector": {"matchLabels": {"app": "web"}}, "triggers": {}}})
+    task = asyncio.create_task(policy_controller(api).run(Health()))
+    await asyncio.sleep(120)
+    (ready,) = api.objects[POLICIES.plural]["web"]["status"]["conditions"]
+    assert (ready["type"], ready["reason"]) == ("Ready", "LookFailing")
+    assert "ValueError('too many digits')" in ready["message"]
     await cancel([task])
 
 

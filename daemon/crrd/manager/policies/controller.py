@@ -169,8 +169,8 @@ class PolicyController(Controller):
             wait = await self._round(policy, memory)
         except ConflictError:  # the policy has changed
             raise
-        except CrrdError as error:
-            await self._note_failure(policy, memory, str(error))
+        except Exception as error:
+            await self._note_failure(policy, memory, str(error) if isinstance(error, CrrdError) else repr(error))
             raise
         if wait is None:
             await self._note_failure(policy, memory, self._watches.problem(policy.namespace))
