@@ -356,15 +356,15 @@ SHOWN = r"\x1b]0;owned\x07 \x1b[2J\r\n\x00 \u202e \ud800 \x9b"
 def test_a_terminal_gets_no_control_characters() -> None:
     """From a status or an event that anybody has written, or a name that no admission has checked."""
     words = WRITTEN_BY_OTHERS
-    node = Finding(Topic.NODE_NOT_READY, words, stuck=True, advice=(words,))
+    node = Finding(Topic.NODE_NOT_READY, words, None, stuck=True, advice=(words,))
     status = model.Status(model.RequestPhase.RECREATING)
     found = Explanation(
         request=model.Request(words, words, "", "", "", words, "", words, (), status=status),
         age=1.0,
         node=words,
         cause=node,
-        containers=(Finding(Topic.FAILED, words, stuck=True, container=words, phase="Recreating"),),
-        notes=(Finding(Topic.UNREAD, words),),
+        containers=(Finding(Topic.FAILED, words, None, stuck=True, advice=(), container=words, phase="Recreating"),),
+        notes=(Finding(Topic.UNREAD, words, None, stuck=False, advice=()),),
     )
     text = render(found)
     assert all(character.isprintable() or character == "\n" for character in text)

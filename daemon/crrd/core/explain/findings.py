@@ -163,9 +163,9 @@ class Finding:
 
     topic: Topic
     message: str
-    since: float | None = None  # For how many seconds it has been so; None if unknown
-    stuck: bool = False  # Whether it does not continue without a user
-    advice: Sequence[str] = ()  # What to do, one sentence or command each
+    since: float | None  # For how many seconds it has been so; None if unknown
+    stuck: bool  # Whether it does not continue without a user
+    advice: Sequence[str]  # What to do, one sentence or command each
     container: str = ""  # The container that it is about; "" for the request as a whole
     phase: str = ""  # The container's phase in the status
 
