@@ -156,8 +156,8 @@ def _end_not_reported(facts: Facts, state: RecreateState, stopped: float | None)
     No field has the time of the end. It was after the stop was sent (`stopped` seconds ago), and before the status was
     written.
     """
-    written = facts.seconds_since(facts.times.written) or 0.0
-    stuck = (written if stopped is None else stopped - facts.grace) >= OVERDUE_SECONDS
+    ended = facts.seconds_since(facts.times.written) if stopped is None else stopped - facts.grace
+    stuck = ended is not None and ended >= OVERDUE_SECONDS
     after_stop = "" if stopped is None else f" {format_duration(stopped)} after the stop"
     values = {"message": state.message, "after_stop": after_stop}
     return make_finding(facts, Topic.END_NOT_REPORTED, stopped, stuck=stuck, advice=None if stuck else (), **values)
