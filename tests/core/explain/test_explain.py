@@ -1200,6 +1200,13 @@ def test_what_a_probe_said_of_an_instance_before_is_not_shown(seconds: float, *,
     assert shown or found.cause.what.endswith("its readiness probe has not succeeded yet")
 
 
+def test_the_daemon_is_not_late_while_another_container_is_not_ready() -> None:
+    waits = runs(3600, ready_for=31)
+    assert told(request(**KILLED), waits).verdict is STUCK
+    waits["status"]["conditions"][0]["status"] = "False"
+    assert told(request(**KILLED), waits).verdict is MOVING
+
+
 def test_how_a_wait_is_printed() -> None:
     """A sentence that says for how long is not followed by the same time once more."""
     lines = told(not_started("for 10s", 9, stop=21)).lines
@@ -1246,6 +1253,7 @@ def test_programs_need_not_read_a_message() -> None:
 
 def test_no_advice_where_nothing_is_late() -> None:
     assert told(request(**KILLED), events=(stop_event(4),)).cause.advice == ()
+    assert told(not_started("for 10s", 14)).cause.advice == ()
     assert told(request(deletionTimestamp=ago(5), **KILLED)).cause.advice == ()
     assert told(request(deletionTimestamp=ago(5), finalizers=[FINALIZER], **KILLED)).cause.advice == ()
     assert told(request(age=90)).cause.advice == told(request(age=45)).cause.advice
@@ -1280,7 +1288,7 @@ def test_the_newest_write_of_the_status_counts() -> None:
 
 def test_there_is_no_pod() -> None:
     gone = explain(facts(request(**RECREATING), None))
-    assert gone.cause.what == "pod shop/web not found"
+    assert (gone.verdict, gone.cause.what) == (STUCK, "pod shop/web not found")
     assert gone.containers[0].what == "the pod's status does not list this container"
 
 
@@ -1314,6 +1322,11 @@ def test_what_became_of_each_container() -> None:
     ]
     assert [each.stuck for each in found.containers] == [False, True]
     assert found.cause.what.endswith("these containers were not recreated: log: preStop hook failed: exit code 1")
+
+
+def test_a_container_that_another_program_has_not_finished_is_stuck() -> None:
+    (app,) = told(elsewhere(TOO_LATE, state(phase="Pending"))).containers
+    assert (app.what, app.stuck) == (f"not finished: {TOO_LATE}", True)
 
 
 def test_a_container_that_was_recreated_tells_what_it_can() -> None:
@@ -1585,8 +1598,22 @@ def test_a_node_by_its_conditions() -> None:
     assert ready == NodeFacts(since=NOW)
     assert not read_node({"status": {"conditions": [condition("Ready", "Unknown")]}}).ready
     assert read_node({}) == NodeFacts(ready=False)
+    assert read_node(None) == NodeFacts(exists=False, ready=False)
     late = told(request(age=45), changes={"node": read_node({})})
     assert late.cause.advice[0] == "node n1 is not ready"
+
+
+@pytest.mark.parametrize(
+    ("ready", "why"),
+    [
+        (condition("Ready", "False"), "kubelet gives no reason"),
+        (condition("Ready", "False") | {"reason": "KubeletNotReady"}, "KubeletNotReady"),
+        (condition("Ready", "False") | {"reason": "KubeletNotReady", "message": "no CNI"}, "KubeletNotReady: no CNI"),
+        (condition("Ready", "Unknown") | {"reason": "NodeStatusUnknown", "message": "kubelet is silent"}, ""),
+    ],
+)
+def test_why_kubelet_says_that_a_node_is_not_ready(ready: Json, why: str) -> None:
+    assert read_node({"status": {"conditions": [ready]}}).why == why
 
 
 def test_the_kubelet_of_a_node() -> None:
@@ -1653,22 +1680,22 @@ SET, TAKEN = "the image app:2 is on the node; waiting until the pod has it", "th
 FAILING = "kubelet has stopped the container, and cannot pull its new image app:2 (ErrImagePull: not found)"
 BACK = "to start the container with an image that the node has: kubectl "
 IMAGE_ROWS = [
-    Row("set soon", for_image(3, "ImagePresent"), MOVING, SET, pod=having("app:1"), since=3),
+    Row("set soon", for_image(30, "ImagePresent"), MOVING, SET, pod=having("app:1"), since=30),
     Row(
         "set by nobody",
-        for_image(40, "ImagePresent"),
+        for_image(31, "ImagePresent"),
         STUCK,
         SET,
         "continue the run that has created this request: kubectl recreate status -n shop",
         pod=having("app:1"),
-        since=40,
+        since=31,
     ),
-    Row("taken soon", for_image(3), MOVING, f"{TAKEN} not replaced the container yet (for 3s)", pod=having("app:2")),
+    Row("taken soon", for_image(15), MOVING, f"{TAKEN} not replaced the container yet (for 15s)", pod=having("app:2")),
     Row(
         "not taken",
-        for_image(70, "WaitingForNewImage"),
+        for_image(16, "WaitingForNewImage"),
         STUCK,
-        f"{TAKEN} not replaced the container yet (for 1m10s)",
+        f"{TAKEN} not replaced the container yet (for 16s)",
         "check that kubelet works: kubectl describe node n1",
         pod=having("app:2"),
     ),
@@ -1766,8 +1793,27 @@ def reloading(**fields: Any) -> Json:
 
 RELOADED = "reloaded in 0.4s: signal sent"
 RELOAD_ROWS = [
-    Row("its turn has come", reloading(states=[state(phase="Pending")]), STUCK, "the node daemon has not started on"),
-    Row("runs", reloading(states=[state()]), MOVING, "its reload is running"),
+    Row("its turn comes", reloading(phase="Pending", managedFields=written_before(7)), MOVING, "not started yet"),
+    Row(
+        "its turn has come",
+        reloading(states=[state(phase="Pending")]),
+        STUCK,
+        "the node daemon has not started on",
+        since=60,
+    ),
+    Row(
+        "runs",
+        reloading(states=[state()], managedFields=written_before(7)),
+        MOVING,
+        "its reload is running (for 7s)",
+        since=7,
+    ),
+    Row(
+        "waits for the container's start",
+        reloading(states=[state(phase="Pending", message="the container is created", reason="ContainerNotStarted")]),
+        MOVING,
+        "the container is created",
+    ),
     Row(
         "waits for kubelet's files",
         reloading(states=[state(phase="Pending", message="waiting until", reason="WaitingForFiles")]),
@@ -1789,12 +1835,14 @@ RELOAD_ROWS = [
         ),
         SUCCEEDED,
         "Completed: 1 of 1",
+        since=5,
     ),
     Row(
         "could not",
         reloading(phase="Completed", completed=5, states=[state(phase="Failed", message="bad", reason="ReloadFailed")]),
         FAILED,
         "Completed; these containers were not recreated: app: bad",
+        since=5,
     ),
 ]
 
@@ -1804,7 +1852,7 @@ def test_where_a_request_for_a_reload_stands(row: Row) -> None:
     found = told(row.obj, row.pod)
     advice = found.cause.advice[0] if found.cause.advice else ""
     assert found.cause.what.removeprefix("container app: ").startswith(row.what)
-    assert found.found.verdict is row.verdict
+    assert (found.found.verdict, found.cause.since) == (row.verdict, row.since)
     assert advice.startswith(row.advice)
 
 

@@ -50,6 +50,11 @@ def test_a_pod_that_kubelet_has_yet_to_restart() -> None:
     assert topics(late) == {"app": PodTopic.FAILED}, "its time limit has passed"
 
 
+def test_a_restart_that_a_clock_ahead_has_dated_is_new() -> None:
+    (app,) = explained(pod(), seconds=-5).findings
+    assert (app.since, app.message.partition(",")[0]) == (0.0, "run run restarts it by a patch; for 0s")
+
+
 def test_a_pod_that_kubelet_could_not_restart() -> None:
     back = replace(ASKED, failure="kubelet cannot start it")
     found = explained(pod(record(back), image=ASKED.before, containerID="containerd://two"))
