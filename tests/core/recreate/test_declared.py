@@ -54,10 +54,24 @@ def test_what_a_pod_can_declare(text: str, kind: str, expected: Reload) -> None:
         ('{"signal": ["HUP"]}', "its signal must be one of HUP, USR1, USR2"),
         ('{"httpGet": "/reload"}', "its httpGet must be an object"),
         ('{"httpPost": {}}', "its httpPost.port is neither a port number nor a name"),
+        ('{"httpPost": {"port": ""}}', "its httpPost.port is neither a port number nor a name"),
+        ('{"httpPost": {"port": 65536}}', "its httpPost.port is neither a port number nor a name"),
         ('{"httpGet": {"port": 80, "path": 1}}', "its httpGet.path, host or scheme is not a string"),
         ('{"httpGet": {"port": 80, "scheme": "ftp"}}', "its httpGet.scheme is neither HTTP nor HTTPS"),
         (
             '{"httpGet": {"port": 80, "httpHeaders": ["a"]}}',
+            "its httpGet.httpHeaders are not a list of names and values",
+        ),
+        (
+            '{"httpGet": {"port": 80, "httpHeaders": [{"name": "", "value": "b"}]}}',
+            "its httpGet.httpHeaders are not a list of names and values",
+        ),
+        (
+            '{"httpGet": {"port": 80, "httpHeaders": [{"name": 1, "value": "b"}]}}',
+            "its httpGet.httpHeaders are not a list of names and values",
+        ),
+        (
+            '{"httpGet": {"port": 80, "httpHeaders": [{"name": "a", "value": 1}]}}',
             "its httpGet.httpHeaders are not a list of names and values",
         ),
         ('{"exec": ["a"], "timeoutSeconds": 0}', "its timeoutSeconds must be a whole number from 1 to 600"),
