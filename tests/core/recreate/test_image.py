@@ -89,6 +89,7 @@ def test_kubelet_gets_its_time() -> None:
     assert (early.wake_at, early.poll_runtime) == (NOW + SHOWN_SECONDS, True)
     late = one(req, shown(NEW), instance("old", image=OLD), pod_at=NOW - SHOWN_SECONDS)
     assert state(late).message == "the pod has the image app:2; kubelet has not replaced the container yet"
+    assert late.poll_runtime
 
 
 def test_kubelets_words_are_passed_on() -> None:
@@ -135,6 +136,7 @@ def test_an_instance_of_the_old_image_is_not_the_one() -> None:
         (36, hash_of_name_and_image("app", NEW), "1", StatePhase.SUCCEEDED),
         (None, hash_of_name_and_image("app", NEW), "1", StatePhase.SUCCEEDED),
         (36, hash_of_name_and_image("app", OLD), "1", StatePhase.RECREATING),
+        (31, hash_of_name_and_image("app", OLD), "1", StatePhase.RECREATING),
         (30, "2", "1", StatePhase.SUCCEEDED),
         (30, "1", "1", StatePhase.RECREATING),
         (30, "2", None, StatePhase.RECREATING),
@@ -320,4 +322,4 @@ def test_a_container_that_kubelet_may_be_stopping_is_not_done_because_it_has_the
     ended = one(asked(), view, replace(kept, state=ContainerState.EXITED), pod_at=NOW)
     assert ended.wake_at != NOW + 20 + STOP_SPARE, "kubelet starts the next one, as after each stop"
     unready = replace(shown(NEW, ready=False), spec_observed=True)
-    assert state(one(asked(), unready, kept, pod_at=NOW)).phase is StatePhase.RECREATING
+    assert state(one(asked(), unready, kept, pod_at=NOW)) == RecreateState("app", StatePhase.RECREATING)

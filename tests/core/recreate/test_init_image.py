@@ -151,6 +151,7 @@ def test_the_node_says_first_that_it_has_the_image() -> None:
     world = scene(pod=web(), images={NEW: True})
     pending = (StatePhase.PENDING, Reason.NONE)
     assert states(asked(), world) == {"init": (StatePhase.PENDING, Reason.IMAGE_PRESENT), "app": pending}
+    assert decided([asked()], world, NOW).wake_at is None, "no other container waits for an image"
     gated = replace(web(), readiness_gate=True)
     late = asked(strategy=Strategy(unready_grace_seconds=5))
     assert states(late, scene(pod=gated, images={NEW: True}))["init"] == pending, "after the unready grace period"
@@ -168,7 +169,8 @@ def test_a_restart_that_is_early_keeps_the_request_at_work() -> None:
     """An abort ends requests that have not begun, but this pod has the image."""
     world = scene(pod_at=NOW - 1)
     assert states(asked(), world)["init"] == (StatePhase.RECREATING, Reason.NONE)
-    assert decided([asked()], world, NOW).wake_at == NOW - 1 + SEEN_SECONDS
+    decision = decided([asked()], world, NOW)
+    assert (decision.wake_at, decision.poll_runtime) == (NOW - 1 + SEEN_SECONDS, True)
     failing = scene(RAN_OLD, pod=web(NEW, terminated=False, waiting_reason="CrashLoopBackOff"))
     assert states(asked(), failing)["init"] == (StatePhase.RECREATING, Reason.HELD_BACK)
 

@@ -22,7 +22,9 @@ from crrd.core.recreate.actions import EmitEvent, PinContainers, RunHook, RunRel
 from crrd.core.recreate.declared import read_reload
 from crrd.core.recreate.invariants import Rule, check
 from crrd.core.recreate.observation import HookResult, Instance, Observation, Sandbox, Work, WorkKind
+from crrd.core.recreate.outcome import LOOK_AT_UNREADY
 from crrd.core.recreate.reload import REFRESH_SECONDS, SYNC_SECONDS, Turn, serve
+from crrd.core.recreate.request_view import QUIET, RESTART_SECONDS
 from crrd.core.recreate.stop import LOOK_AGAIN
 from crrd.core.recreate.view import ContainerView
 from crrd.core.recreate.whole_pod import PodView
@@ -70,6 +72,7 @@ def ran(result: HookResult = DONE, ended: float = NOW - 1, uid: str = "r1") -> d
 
 RUNNING = {("r1", "old"): Work("app", pin("old"), WorkKind.RELOAD, NOW + 20)}
 OTHER_STOP = {("r0", "old"): Work("app", pin("old"), WorkKind.STOP, NOW + 20, stop_sent=NOW - 1)}
+OTHER_SANDBOX = {("r0", "first"): Work("*", SANDBOX.pin, WorkKind.SANDBOX, stop_sent=NOW - 1, pod_grace=30.0)}
 OTHER_HOOK_RAN = {
     ("r0", "old"): Work("app", pin("old"), hook_began=90.0, hook_until=120.0, hook_result=HookResult(1.0))
 }
@@ -94,6 +97,7 @@ TURNS = [
     (Turn.TOO_SHORT, asked(strategy=replace(RELOAD, min_started_seconds=60), **RECORDED), scene()),
     (Turn.TOO_SHORT, asked(strategy=replace(RELOAD, min_started_seconds=5), **RECORDED), scene(works=ran())),
     (Turn.DONE, asked(strategy=replace(RELOAD, min_started_seconds=5), **RECORDED), scene()),
+    (Turn.DONE, asked(strategy=replace(RELOAD, min_started_seconds=50), **RECORDED), scene()),
     (Turn.DONE, asked(**RECORDED), scene(works=ran())),
     (Turn.POD_ENDED, asked(), scene(pod=pod(APP, phase="Succeeded"))),
     (Turn.UNLISTED, asked(), scene(sandboxes=())),
@@ -114,9 +118,7 @@ TURNS = [
     (
         Turn.OTHER_WORK,
         asked(),
-        scene(
-            works={("r0", "first"): Work("*", SANDBOX.pin, WorkKind.SANDBOX, stop_sent=NOW - 1, pod_grace=30.0)},
-        ),
+        scene(works=OTHER_SANDBOX),
     ),
     (Turn.KUBELET_SILENT, asked(), scene(kubelet_silent_since=NOW - 4)),
     (Turn.REFRESHING, asked(), scene(pod=pod(FILES))),
@@ -189,6 +191,8 @@ def test_events_say_what_happens() -> None:
         EventReason.RELOADING,
         EventReason.NO_READINESS_GATE,
     ]
+    plain = decided([asked()], scene(), NOW).actions
+    assert [each.reason for each in plain if isinstance(each, EmitEvent)] == [EventReason.RELOADING]
     done = decided([asked(**RECORDED)], scene(works=ran()), NOW).actions
     event = next(each for each in done if isinstance(each, EmitEvent))
     assert (event.reason, event.message) == (
@@ -303,11 +307,49 @@ def test_a_wait_for_kubelets_health_looks_again_soon() -> None:
     assert decided([asked()], scene(kubelet_silent_since=NOW - 4), NOW).wake_at == NOW + LOOK_AGAIN
 
 
-def test_a_short_wait_for_kubelet_is_not_written() -> None:
-    soon = scene(pod=pod(FILES, refresh="a"), refreshed_at=NOW - 1)
+@pytest.mark.parametrize("ago", [0, 1])
+def test_a_short_wait_for_kubelet_is_not_written(ago: int) -> None:
+    soon = scene(pod=pod(FILES, refresh="a"), refreshed_at=NOW - ago)
     decision = decided([asked(refresh="a", status=STARTED)], soon, NOW)
     assert not [each for each in decision.actions if isinstance(each, WriteStatus)]
-    assert decision.wake_at == NOW + 1
+    assert decision.wake_at == NOW + REFRESH_SECONDS - ago
+
+
+UNREADY_POD = pod(replace(APP, ready=False))
+
+
+@pytest.mark.parametrize(
+    ("req", "world", "wake_at"),
+    [
+        (asked(**RECORDED), scene(pod=UNREADY_POD), NOW + LOOK_AT_UNREADY),
+        (asked(**RECORDED), scene(pod=UNREADY_POD, works=ran(ended=NOW - 8)), NOW + 2),  # the message after 10 s
+        (asked(strategy=replace(RELOAD, min_started_seconds=60), **RECORDED), scene(), NOW + 10),
+        (asked(), scene(sandboxes=()), NOW + LOOK_AGAIN),
+        (asked(), scene(works=OTHER_STOP), NOW + LOOK_AGAIN),
+        (asked(), scene(works=OTHER_SANDBOX), NOW + 30 + RESTART_SECONDS),
+    ],
+)
+def test_a_wait_looks_at_the_runtime_again(req: Request, world: Scene, wake_at: float) -> None:
+    decision = decided([req], world, NOW)
+    assert (decision.wake_at, decision.poll_runtime) == (wake_at, True)
+
+
+def test_the_api_server_is_asked_for_the_ip_that_is_missing() -> None:
+    assert decided([asked()], scene(**declaring(WEB, pod_ip="")), NOW).ask_api
+
+
+@pytest.mark.parametrize("works", [{}, RUNNING], ids=["begins", "runs"])
+def test_a_reload_that_may_be_over_soon_is_not_written(works: dict[tuple[str, str], Work]) -> None:
+    decision = decided([asked()], scene(works=works, first_seen={"r1": NOW}), NOW)
+    assert not [each for each in decision.actions if isinstance(each, WriteStatus)]
+    assert decision.wake_at == NOW + QUIET
+
+
+@pytest.mark.parametrize("works", [{}, RUNNING], ids=["begins", "runs"])
+def test_a_wait_that_is_over_is_not_told_while_it_reloads(works: dict[tuple[str, str], Work]) -> None:
+    waited = RecreateState("app", message=Reason.WAITING_FOR_IP.say(), reason=Reason.WAITING_FOR_IP)
+    req = asked(status=Status(RequestPhase.RECREATING, (waited,)))
+    assert state(req, scene(works=works)) == RecreateState("app", StatePhase.RECREATING)
 
 
 def test_a_container_that_is_not_ready_says_so() -> None:
@@ -326,7 +368,9 @@ def test_an_instance_that_nobody_named_is_pinned_first() -> None:
     assert state(lost, scene()).reason is Reason.PIN_LOST
     refused = scene(pin_errors={"r1": "refused"})
     assert state(bare, refused).message == Reason.NOT_PINNED.say(error="refused")
-    assert state(bare, scene(instance("x", "other"))).message == Reason.NOT_CREATED.say()
+    for errors in ({}, {"r1": "refused"}):
+        gone = scene(instance("x", "other"), pin_errors=errors)
+        assert state(bare, gone).message == Reason.NOT_CREATED.say()
 
 
 def two(**strategy: Any) -> Request:
