@@ -11,16 +11,40 @@ from crrd.core.api.types import Request, RequestPhase, StatePhase, Status, Strat
 from crrd.core.recreate.actions import Action, Decision, RunHook, StopContainer, WriteStatus
 from crrd.core.recreate.decide import WITHHELD_SECONDS, without_work
 from crrd.core.recreate.invariants import Rule, check
-from crrd.core.recreate.observation import Hook, HookKind, HookResult, Observation, ObservedRequest, Work, WorkKind
+from crrd.core.recreate.observation import (
+    ApiAnswer,
+    Hook,
+    HookKind,
+    HookResult,
+    Observation,
+    ObservedRequest,
+    Sandbox,
+    Work,
+    WorkKind,
+)
 from crrd.kubelet.restart_rules import RestartPolicy
 from crrd.kubelet.runtime_status import ContainerState
-from tests.support.worlds import Scene, exited, hooked, instance, killed, observed, pin, pod, recreating, request
+from tests.support.worlds import (
+    POD_UID,
+    RUNTIME,
+    Scene,
+    exited,
+    hooked,
+    instance,
+    killed,
+    observed,
+    pin,
+    pod,
+    recreating,
+    request,
+)
 
 NOW = 100.0
 OLD = instance("old")
 DONE = request(status=Status(RequestPhase.COMPLETED))
 PLAIN, GONE = request(), request(uid="gone")
 HOOKED = {("gone", "old"): hooked(HookResult(1.0))["r1", "old"]}
+MADE = Sandbox("second", RUNTIME, "default", "web", POD_UID, ready=True, created_at=2, attempt=1, request_uid="gone")
 NEVER = pod(PodContainer("app", restart_policy=RestartPolicy.NEVER))
 RESTARTS_ALL = pod(
     PodContainer("app", restart_rules=({"action": "RestartAllContainers", "exitCodes": {"operator": "NotIn"}},))
@@ -96,9 +120,28 @@ def test_a_hook_of_another_request_has_the_grace_period_of_this_one() -> None:
     assert not broken(stop(short), works=works, known=requests_of(short, works))
 
 
-def requests_of(req: Request, works: dict[tuple[str, str], Work]) -> list[ObservedRequest]:
-    scene = observed(OLD, works=works, first_seen={"r1": NOW - 29})
+def test_a_request_without_a_grace_period_waits_for_no_hook() -> None:
+    works, at_once = at_work(WorkKind.HOOK, NOW + 40), request(strategy=Strategy(grace_seconds=0))
+    assert not broken(stop(at_once), works=works, known=requests_of(at_once, works, NOW))
+
+
+def requests_of(
+    req: Request, works: dict[tuple[str, str], Work], first_seen: float = NOW - 29
+) -> list[ObservedRequest]:
+    scene = observed(OLD, works=works, first_seen={"r1": first_seen})
     return [scene.known(req, NOW), *requests(scene)[1:]]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"works": {("gone", "first"): Work("*", MADE.pin, WorkKind.SANDBOX)}},
+        {"sandboxes": (MADE,)},
+    ],
+    ids=["is being made", "is there"],
+)
+def test_not_beside_a_second_sandbox_of_another_request(changes: dict[str, Any]) -> None:
+    assert broken(stop(), **changes) == {Rule.ALONE}
 
 
 def test_only_once_a_decision() -> None:
@@ -137,6 +180,11 @@ def test_a_restart_of_the_whole_pod_that_the_request_allows() -> None:
 def test_the_stop_after_a_hook_without_an_answer_of_the_api_server() -> None:
     assert not broken(stop(GONE), works=HOOKED, pod=None)
     assert broken(stop(GONE), works=HOOKED, pod=None, deleting_uid="uid-of-web") == {Rule.RETURNS}
+
+
+def test_the_answer_of_the_api_server_counts_where_no_watch_has_the_pod() -> None:
+    assert not broken(stop(), pod=None, answer=ApiAnswer(pod(), NOW))
+    assert broken(stop(), pod=None, answer=ApiAnswer(pod(deleting=True), NOW)) == {Rule.RETURNS}
 
 
 def test_a_completed_request_is_never_written() -> None:
