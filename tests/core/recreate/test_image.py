@@ -19,7 +19,7 @@ from crrd.core.api.types import (
     Strategy,
 )
 from crrd.core.recreate.actions import Decision, EmitEvent, PinContainers, RunHook, StopContainer, WriteStatus
-from crrd.core.recreate.image import SHOWN_SECONDS, STOP_SPARE
+from crrd.core.recreate.image import SHOWN_SECONDS
 from crrd.core.recreate.invariants import Rule, check
 from crrd.core.recreate.observation import Hook, HookKind, Instance, Observation
 from crrd.kubelet.image_hash import hash_of_name_and_image
@@ -188,9 +188,9 @@ def test_an_old_kubelet_whose_container_has_ended_once_with_the_image(
 @pytest.mark.parametrize(
     ("seconds", "changes", "phase"),
     [
-        (30 + STOP_SPARE, {}, StatePhase.SUCCEEDED),
-        (29 + STOP_SPARE, {}, StatePhase.RECREATING),
-        (30 + STOP_SPARE, {"kubelet_silent_since": 90.0}, StatePhase.RECREATING),
+        (30 + 10, {}, StatePhase.SUCCEEDED),
+        (29 + 10, {}, StatePhase.RECREATING),
+        (30 + 10, {"kubelet_silent_since": 90.0}, StatePhase.RECREATING),
     ],
 )
 def test_nor_has_this_process_seen_it(seconds: float, changes: dict[str, Any], phase: StatePhase) -> None:
@@ -294,7 +294,7 @@ def test_a_container_that_has_never_run_gets_its_image() -> None:
         (36, hash_of_name_and_image("app", NEW), NOW, StatePhase.SUCCEEDED),
         (36, hash_of_name_and_image("app", OLD), 0.0, StatePhase.RECREATING),
         (30, "2", NOW - 20, StatePhase.RECREATING),
-        (30, "2", NOW - 20 - STOP_SPARE, StatePhase.SUCCEEDED),
+        (30, "2", NOW - 20 - 10, StatePhase.SUCCEEDED),
     ],
 )
 def test_the_first_instance_where_the_runtime_has_no_name(
@@ -311,15 +311,15 @@ def test_a_container_that_kubelet_may_be_stopping_is_not_done_because_it_has_the
     view = shown(NEW, grace_seconds=20)
     kept = instance("old", image=NEW)
     early = one(asked(), view, kept, pod_at=NOW)
-    assert (state(early).phase, early.wake_at) == (StatePhase.RECREATING, NOW + 20 + STOP_SPARE)
+    assert (state(early).phase, early.wake_at) == (StatePhase.RECREATING, NOW + 20 + 10)
     assert early.poll_runtime
     for decision in (
-        one(asked(), view, kept, pod_at=NOW - 20 - STOP_SPARE),
+        one(asked(), view, kept, pod_at=NOW - 20 - 10),
         one(asked(), replace(view, spec_observed=True), kept, pod_at=NOW),
     ):
         assert (state(decision).phase, state(decision).reason) == (StatePhase.SUCCEEDED, Reason.IMAGE_KEPT)
         assert not any(isinstance(each, EmitEvent) and "was recreated" in each.message for each in decision.actions)
     ended = one(asked(), view, replace(kept, state=ContainerState.EXITED), pod_at=NOW)
-    assert ended.wake_at != NOW + 20 + STOP_SPARE, "kubelet starts the next one, as after each stop"
+    assert ended.wake_at != NOW + 20 + 10, "kubelet starts the next one, as after each stop"
     unready = replace(shown(NEW, ready=False), spec_observed=True)
     assert state(one(asked(), unready, kept, pod_at=NOW)) == RecreateState("app", StatePhase.RECREATING)
