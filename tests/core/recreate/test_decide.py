@@ -31,13 +31,14 @@ from crrd.core.recreate.actions import (
 from crrd.core.recreate.decide import in_serving_order
 from crrd.core.recreate.messages import Message, waited
 from crrd.core.recreate.observation import (
-    LATE_STOP_SECONDS,
+    HASTE_SECONDS,
     ApiAnswer,
     Ending,
     Hook,
     HookKind,
     HookResult,
     Instance,
+    ObservedRequest,
     StopAttempt,
     Work,
     WorkKind,
@@ -48,6 +49,7 @@ from crrd.kubelet.restart_rules import RestartPolicy
 from crrd.kubelet.runtime_status import ContainerState
 from tests.support.worlds import (
     NODE,
+    POD_UID,
     decided,
     exited,
     hooked,
@@ -127,6 +129,12 @@ class TestPlainRequest:
         assert written(decision) == recreating(killed())
         assert only(decision, PinContainers).start_times["app"].stop
         assert not stops(decision)
+        assert decision.wake_at == NOW + 33, "5 s after the end of its grace period"
+
+    def test_a_stop_that_waits_to_be_sent_is_not_told(self) -> None:
+        queued = {("r1", "old"): Work("app", pin("old"), WorkKind.STOP)}
+        decision = one(request(), instance("old"), works=queued)
+        assert (decision.actions, decision.wake_at) == ((), NOW + 2)
 
     def test_an_exited_container_is_awaited(self) -> None:
         decision = one(request(), exited("old"))
@@ -665,6 +673,11 @@ class TestRestartPolicy:
         decision = one(request(), pod=view, foreign={"old": None})
         assert written(decision).states[0].reason is Reason.LEFT_DOWN
 
+    def test_the_exit_code_of_one_that_was_collected_decides_nothing(self) -> None:
+        view = pod(ended("old", RestartPolicy.ON_FAILURE))
+        decision = one(request(status=recreating(killed())), pod=view)
+        assert (decision.actions, decision.poll_runtime) == ((), True)
+
     def test_an_answer_from_before_the_request_ends_nothing(self) -> None:
         before = ApiAnswer(None, NOW - 5)
         decision = one(request(), pod=pod(uid="earlier"), answer=before, first_seen={"r1": NOW - 4.9})
@@ -697,9 +710,10 @@ class TestRestartPolicy:
         assert [state.phase for state in written(done).states] == [StatePhase.SUCCEEDED, StatePhase.PENDING]
         assert written(done).states[1].reason is Reason.NOT_PINNED
 
-    def test_a_pod_on_another_node(self) -> None:
-        decision = one(request(), pod=None, gone=True, answer=ApiAnswer(pod(node_name="node-b"), NOW))
-        assert written(decision).message == "pod default/web is on node node-b, not on node node-a"
+    @pytest.mark.parametrize(("node", "where"), [("node-b", "node node-b"), ("", "no node (not scheduled yet)")])
+    def test_a_pod_on_another_node(self, node: str, where: str) -> None:
+        decision = one(request(), pod=None, gone=True, answer=ApiAnswer(pod(node_name=node), NOW))
+        assert written(decision).message == f"pod default/web is on {where}, not on node node-a"
 
     def test_a_request_without_the_label_takes_the_pod_that_is_there(self) -> None:
         req = request(pod_uid="")
@@ -744,6 +758,9 @@ class TestRuntimeDown:
         works = {**anothers, **hooking(since=90.0)}
         decision = one(request(status=status), runtime_error="x", works=works, first_seen={"r1": 0.0})
         assert only(decision, PinContainers).start_times == {"app": StartTimes(hook="2026-01-01T00:00:50Z")}
+        early = one(request(status=status), runtime_error="x", works=hooking(since=NOW - 1), first_seen={"r1": 0.0})
+        assert not actions(early, PinContainers)
+        assert early.wake_at == NOW + 1
 
     @pytest.mark.parametrize("status", [Status(), recreating(RecreateState("app", StatePhase.RECREATING))])
     def test_a_hook_that_has_ended_is_told_all_the_same(self, status: Status) -> None:
@@ -770,6 +787,7 @@ class TestRuntimeDown:
         decision = one(request(status=Status()), runtime_error="x", works=works, first_seen={"r1": 0.0})
         assert written(decision).phase is RequestPhase.RECREATING
         assert written(decision).states == (killed(),)
+        assert not actions(decision, PinContainers), "a later daemon sees that it has ended"
         ended = Status(RequestPhase.RECREATING, (RecreateState("app", StatePhase.SUCCEEDED),))
         decision = one(request(status=ended), runtime_error="x", works=works, first_seen={"r1": 0.0})
         assert written(decision).states == ended.states
@@ -792,6 +810,25 @@ class TestRuntimeDown:
     )
     def test_only_the_end_of_a_hook_cannot_wait_for_the_runtime(self, work: Work, *, unrecorded: bool) -> None:
         assert work.hook_unrecorded(request()) is unrecorded
+
+    @pytest.mark.parametrize(
+        ("work", "unrecorded"),
+        [
+            (stopping(since=NOW - HASTE_SECONDS + 0.1), True),
+            (stopping(since=NOW - HASTE_SECONDS), False),
+            (stopped(NOW - 1, StopAttempt(1, NOW, "broken")), True),
+            (stopped(NOW - 1, StopAttempt(1, NOW)), False),
+            (hooking(), False),
+        ],
+        ids=["a stop", "a stop of long ago", "one that has failed", "one that has succeeded", "a hook"],
+    )
+    def test_looks_are_short_after_a_stop_that_is_not_recorded(
+        self, work: dict[tuple[str, str], Work], *, unrecorded: bool
+    ) -> None:
+        begun = work["r1", "old"]
+        assert begun.stop_unrecorded(request(), NOW) is unrecorded
+        recorded = request(pinned={"app": pin("old")}, start_times={"app": START_TIMES})
+        assert not begun.stop_unrecorded(recorded, NOW)
 
     def test_what_is_over_is_left_as_it_is(self) -> None:
         failed = recreating(RecreateState("app", StatePhase.FAILED))
@@ -882,8 +919,13 @@ class TestOrder:
             "the daemon is going down",
         ],
     )
-    def test_whatever_holds_the_first_holds_the_second(self, first: Instance, changes: dict[str, Any]) -> None:
-        decision = one(self.two(), first, instance("old-b", "b", hook=HOOK), **{"pod": self.VIEW, **changes})
+    @pytest.mark.parametrize("policy", FailurePolicy)
+    def test_whatever_holds_the_first_holds_the_second(
+        self, first: Instance, changes: dict[str, Any], policy: FailurePolicy
+    ) -> None:
+        decision = one(
+            self.two(failure_policy=policy), first, instance("old-b", "b", hook=HOOK), **{"pod": self.VIEW, **changes}
+        )
         assert not stops(decision)
         assert "b" not in [action.instance.name for action in actions(decision, RunHook)]
         assert all(write.status.states[1] == RecreateState("b") for write in actions(decision, WriteStatus))
@@ -997,6 +1039,13 @@ class TestStop:
         decision = one(request(), instance("old", hook=HOOK), first_seen={"r1": NOW - 0.5}, works=hooking())
         assert decision.actions == ()
         assert decision.wake_at == NOW + 0.5
+        both, view = (
+            (instance("old-a", "a", hook=HOOK), instance("old-b", "b")),
+            pod(PodContainer("a"), PodContainer("b")),
+        )
+        works = hooking("old-a", "a")
+        beside = one(request("a", "b"), *both, pod=view, first_seen={"r1": NOW - 0.5}, works=works)
+        assert (beside.actions, beside.wake_at) == ((), NOW + 0.5)
 
     def test_what_else_has_happened_is_told_at_once(self) -> None:
         view = pod(
@@ -1071,6 +1120,13 @@ class TestStop:
         assert written(done).states[0].message == "preStop hook failed: exit code 1: no"
         pruned = one(later, instance("new", created_at=2), pod=view, works=hooked(HookResult(40.0, "exit code 1: no")))
         assert written(pruned).states[0].message == "preStop hook failed: exit code 1: no"
+
+    @pytest.mark.parametrize("works", [{}, hooked(HookResult(1.0, "no"))], ids=["of an earlier daemon", "of this one"])
+    def test_a_failed_hook_is_told_on_while_its_stop_waits_for_a_slot(self, works: dict[tuple[str, str], Work]) -> None:
+        failed = replace(killed(message="preStop hook failed: no"), reason=Reason.HOOK_FAILED)
+        decision = one(request(status=recreating(failed)), instance("old", hook=HOOK), works=works, may_stop=False)
+        assert not actions(decision, WriteStatus)
+        assert decision.waits_for_slot
 
     def test_hooks_of_other_requests_and_containers_are_not_told(self) -> None:
         failed = HookResult(1.0, "broken")
@@ -1244,7 +1300,7 @@ class TestStop:
         assert only(one(req, instance("old", hook=HOOK), works=works), StopContainer).seconds == 16
 
     def test_a_hook_that_a_request_waited_for_is_not_run_again(self) -> None:
-        ended = NOW - LATE_STOP_SECONDS
+        ended = NOW - 5
         hook = Work("app", pin("old"), hook_began=ended - 30, hook_until=ended, hook_result=HookResult(30.0, "cut off"))
         works = {("gone", "old"): hook}
         waited = one(request(), instance("old", hook=HOOK), works=works, first_seen={"r1": ended})
@@ -1254,7 +1310,7 @@ class TestStop:
         assert actions(later, RunHook)
 
     def test_no_hook_is_run_beside_the_stop_that_an_earlier_one_still_owes(self) -> None:
-        ended = NOW - LATE_STOP_SECONDS + 0.1
+        ended = NOW - 5 + 0.1
         hook = Work("app", pin("old"), hook_began=ended - 30, hook_until=ended, hook_result=HookResult(1.0))
         found = one(request(), instance("old", hook=HOOK), works={("gone", "old"): hook}, first_seen={"r1": NOW})
         assert not actions(found, RunHook)
@@ -1391,7 +1447,7 @@ class TestOfAnotherRequest:
         assert only(second, StopContainer).seconds == 30
 
     def test_but_once_no_stop_can_follow_that_ends(self) -> None:
-        works = hooked(HookResult(3.0), uid="gone", until=NOW - LATE_STOP_SECONDS)
+        works = hooked(HookResult(3.0), uid="gone", until=NOW - 5)
         assert actions(one(request(), instance("old", hook=HOOK), works=works), RunHook)
 
     def test_a_request_that_comes_back_does_not_run_its_hook_again(self) -> None:
@@ -1492,12 +1548,16 @@ class TestBackOff:
 class TestStopAndDrain:
     """Step 9."""
 
-    @pytest.mark.parametrize(("created", "written_at_once"), [("00:00:28", True), ("00:00:32", False)])
+    @pytest.mark.parametrize(
+        ("created", "written_at_once"), [("00:00:28", True), ("00:00:30", False), ("00:00:32", False)]
+    )
     def test_a_late_answer_does_not_wait(self, created: str, *, written_at_once: bool) -> None:
         """Else the manager would end a request whose stop goes on, because no daemon has answered for 60 s."""
         for works in (stopping(), hooking()):
             req = request(created=f"2026-01-01T{created}Z")
             assert bool(actions(one(req, instance("old", hook=HOOK), works=works), WriteStatus)) is written_at_once
+            answered = replace(req, status=Status(RequestPhase.PENDING, (RecreateState("app"),)))
+            assert not actions(one(answered, instance("old", hook=HOOK), works=works), WriteStatus)
         waits = one(request(created=f"2026-01-01T{created}Z"), pod=None)
         assert bool(actions(waits, WriteStatus)) is written_at_once
 
@@ -1511,6 +1571,7 @@ class TestStopAndDrain:
     def test_draining_starts_nothing_but_finishes_a_hook(self) -> None:
         assert not stops(one(request(), instance("old"), draining=True))
         assert not actions(one(request(), instance("old", hook=HOOK), draining=True), RunHook)
+        assert not stops(one(request(), instance("old", hook=HOOK), works=hooking(uid="gone"), draining=True))
         active = request(status=recreating(killed()))
         assert stops(one(active, instance("old", hook=HOOK), works=hooked(HookResult(1.0)), draining=True)) == ["old"]
 
@@ -1551,6 +1612,11 @@ class TestRestartOfTheWholePod:
         seen_so = {"pod": self.pod(), "works": hooked(HookResult(1.0)), "kubelet_minor": 36}
         active = recreating(killed())
         assert stops(one(request(status=active), instance("old", hook=HOOK), **seen_so)) == ["old"]
+
+    def test_which_containers_were_stopped_for_it(self) -> None:
+        works = {"old": stopping()["r1", "old"], "old-side": hooking("old-side", "side")["r1", "old-side"]}
+        known = ObservedRequest(request("app", "side", "log", status=recreating(killed("log"))), 0.0, works=works)
+        assert [name for name in ("app", "side", "log", "other") if known.stop_sent(name)] == ["app", "log"]
 
     def test_it_can_be_allowed(self) -> None:
         decision = one(
@@ -1893,7 +1959,8 @@ class TestTheStopAfterAHookOfAnEndedRequest:
 
     def test_is_sent_when_it_may_be(self) -> None:
         looked = observed(instance("old"), ended=(request(),), works=hooked(HookResult(2.0)))
-        assert stops(decided([], looked, NOW)) == ["old"]
+        sent = only(decided([], looked, NOW), StopContainer)
+        assert (sent.instance.id, sent.seconds) == ("old", 28), "of 30 s, its hook took 2"
         decision = decided([], replace(looked, pod=replace(looked.pod, may_stop=False)), NOW)
         assert stops(decision) == []
         assert decision.waits_for_slot
@@ -1912,6 +1979,12 @@ class TestTheStopAfterAHookOfAnEndedRequest:
         works = hooked(HookResult(2.0), until=NOW)
         looked = observed(instance("old"), ended=(request(),), works=works, **seen)
         assert not stops(decided([], looked, NOW))
+
+    @pytest.mark.parametrize(("pod_uid", "wake_at"), [(POD_UID, None), ("", None), ("of the mirror pod", NOW + 1)])
+    def test_of_a_static_pod_waits_for_its_next_mirror_pod(self, pod_uid: str, wake_at: float | None) -> None:
+        req, works = request(pod_uid=pod_uid), hooked(HookResult(2.0))
+        looked = observed(instance("old"), ended=(req,), works=works, pod=None, answer=ApiAnswer(None, NOW))
+        assert decided([], looked, NOW) == Decision(wake_at=wake_at)
 
     @pytest.mark.parametrize(
         ("work", "live", "sent"),

@@ -18,7 +18,6 @@ from crrd.core.api.types import (
     Strategy,
 )
 from crrd.core.recreate.actions import Decision, EmitEvent, PinContainers, RestartPod, WriteStatus
-from crrd.core.recreate.init_image import SEEN_SECONDS
 from crrd.core.recreate.invariants import Rule, check
 from crrd.core.recreate.observation import Instance, Observation, Sandbox
 from crrd.core.recreate.restart_pod import Turn, serve
@@ -58,7 +57,7 @@ def web(image: str = OLD, app: PodContainer = APP, **changes: Any) -> Pod:
 
 
 def scene(*instances: Instance, **changes: Any) -> Scene:
-    plain = {"sandboxes": (FIRST,), "pod": web(NEW), "first_seen": {"r1": NOW - 5}, "pod_at": NOW - SEEN_SECONDS}
+    plain = {"sandboxes": (FIRST,), "pod": web(NEW), "first_seen": {"r1": NOW - 5}, "pod_at": NOW - 5}
     return observed(*(instances or (RAN_OLD, APP_1)), **(plain | {"foreign": {"i1": None, "old": None}} | changes))
 
 
@@ -76,7 +75,7 @@ RESTARTED = (RAN_NEW, APP_2)
 TURNS: dict[str, tuple[Turn, Request, Scene]] = {
     "the pod lacks the image": (Turn.IMAGE_AWAITED, asked(), scene(pod=web())),
     "the pod cannot be restarted, so it gets no image": (Turn.UNFIT, asked(), scene(pod=web(host_network=True))),
-    "kubelet may not know the image yet": (Turn.EARLY, asked(), scene(pod_at=NOW - SEEN_SECONDS + 0.1)),
+    "kubelet may not know the image yet": (Turn.EARLY, asked(), scene(pod_at=NOW - 5 + 0.1)),
     "kubelet says that it knows it": (
         Turn.NOT_PINNED,
         asked(),
@@ -170,7 +169,7 @@ def test_a_restart_that_is_early_keeps_the_request_at_work() -> None:
     world = scene(pod_at=NOW - 1)
     assert states(asked(), world)["init"] == (StatePhase.RECREATING, Reason.NONE)
     decision = decided([asked()], world, NOW)
-    assert (decision.wake_at, decision.poll_runtime) == (NOW - 1 + SEEN_SECONDS, True)
+    assert (decision.wake_at, decision.poll_runtime) == (NOW - 1 + 5, True)
     failing = scene(RAN_OLD, pod=web(NEW, terminated=False, waiting_reason="CrashLoopBackOff"))
     assert states(asked(), failing)["init"] == (StatePhase.RECREATING, Reason.HELD_BACK)
 
@@ -217,6 +216,13 @@ def test_what_has_become_of_it_after_the_restart(case: str) -> None:
     assert (found["init"][1] is Reason.IMAGE_NOT_RUN) is (init is FAILED)
 
 
+def test_what_has_failed_is_not_said_to_have_run() -> None:
+    world = scene(replace(RAN_NEW, image=OLD), APP_2, sandboxes=(GONE, SECOND, THIRD))
+    decision = decided([asked(pinned=PINNED, status=Status(RequestPhase.RECREATING))], world, NOW)
+    (write,) = [each for each in decision.actions if isinstance(each, WriteStatus)]
+    assert write.status.message == "0 of 2 containers recreated; failed: init, app"
+
+
 def test_the_result_is_told() -> None:
     world = scene(*RESTARTED, sandboxes=(GONE, SECOND, THIRD), pod=web(NEW, NEXT))
     decision = decided([asked(pinned=PINNED, status=Status(RequestPhase.RECREATING))], world, NOW)
@@ -227,12 +233,15 @@ def test_the_result_is_told() -> None:
     assert {each.reason for each in decision.actions if isinstance(each, EmitEvent)} == {EventReason.RECREATED}
 
 
-def test_the_safety_check_sees_a_restart_without_the_image() -> None:
+@pytest.mark.parametrize(
+    ("found", "rule"), [(web(), Rule.TARGET), (None, Rule.RETURNS)], ids=["another image", "no pod"]
+)
+def test_the_safety_check_sees_a_restart_without_the_image(found: Pod | None, rule: Rule) -> None:
     taken, decision = turn(asked(pinned=PINNED), scene())
     (sent,) = [each for each in decision.actions if isinstance(each, RestartPod)]
-    world = scene(pod=web())
+    world = scene(pod=found)
     observation = Observation(world.pod, (world.known(asked(pinned=PINNED), NOW),), world.node, NOW)
-    assert (taken, [each.rule for each in check(Decision((sent,)), observation)]) == (Turn.SENT, [Rule.TARGET])
+    assert (taken, [each.rule for each in check(Decision((sent,)), observation)]) == (Turn.SENT, [rule])
 
 
 def test_a_container_that_runs_is_not_restarted_as_an_init_container() -> None:

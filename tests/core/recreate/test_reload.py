@@ -23,7 +23,7 @@ from crrd.core.recreate.declared import read_reload
 from crrd.core.recreate.invariants import Rule, check
 from crrd.core.recreate.observation import HookResult, Instance, Observation, Sandbox, Work, WorkKind
 from crrd.core.recreate.outcome import LOOK_AT_UNREADY
-from crrd.core.recreate.reload import REFRESH_SECONDS, SYNC_SECONDS, Turn, serve
+from crrd.core.recreate.reload import SYNC_SECONDS, Turn, serve
 from crrd.core.recreate.request_view import QUIET, RESTART_SECONDS
 from crrd.core.recreate.stop import LOOK_AGAIN
 from crrd.core.recreate.view import ContainerView
@@ -129,7 +129,7 @@ TURNS = [
     (Turn.SENT, asked(status=STARTED), scene()),  # the daemon died in it
     (Turn.SENT, asked(), scene(**declaring(WEB))),
     (Turn.SENT, asked(), scene(**declaring('{"httpGet": {"host": "127.0.0.1", "port": 1}}', pod_ip=""))),
-    (Turn.SENT, asked(refresh="a"), scene(pod=pod(FILES, refresh="a"), refreshed_at=NOW - REFRESH_SECONDS)),
+    (Turn.SENT, asked(refresh="a"), scene(pod=pod(FILES, refresh="a"), refreshed_at=NOW - 2)),
     (Turn.SENT, asked(), scene(pod=pod(FILES), first_seen={"r1": NOW - SYNC_SECONDS})),
     (Turn.SENT, asked(), scene(pod=pod(replace(APP, restart_policy=RestartPolicy.NEVER)))),
     (Turn.SENT, asked(strategy=replace(RELOAD, unready_grace_seconds=5)), scene()),
@@ -223,8 +223,15 @@ def test_it_is_recorded_while_the_request_has_to_wait() -> None:
 
 
 def test_a_failure_is_not_recorded_as_a_success() -> None:
-    actions = decided([asked()], scene(works=ran(HookResult(0.1, "exit code 1"))), NOW).actions
-    assert not [each for each in actions if isinstance(each, PinContainers)]
+    works = ran(HookResult(0.1, "exit code 1"))
+    for world in (scene(works=works), scene(works=works, runtime_error="away")):
+        actions = decided([asked()], world, NOW).actions
+        assert not [each for each in actions if isinstance(each, PinContainers)]
+
+
+def test_its_success_is_recorded_once() -> None:
+    away = scene(works=ran(), runtime_error="away")
+    assert not [each for each in decided([asked(**RECORDED)], away, NOW).actions if isinstance(each, PinContainers)]
 
 
 def test_a_completed_request_says_what_the_reload_has_printed() -> None:
@@ -312,7 +319,7 @@ def test_a_short_wait_for_kubelet_is_not_written(ago: int) -> None:
     soon = scene(pod=pod(FILES, refresh="a"), refreshed_at=NOW - ago)
     decision = decided([asked(refresh="a", status=STARTED)], soon, NOW)
     assert not [each for each in decision.actions if isinstance(each, WriteStatus)]
-    assert decision.wake_at == NOW + REFRESH_SECONDS - ago
+    assert decision.wake_at == NOW + 2 - ago
 
 
 UNREADY_POD = pod(replace(APP, ready=False))

@@ -286,6 +286,12 @@ def test_a_container_counts_as_stopped_once_the_second_sandbox_is_made(
     assert status.states == (RecreateState("app", StatePhase.RECREATING, is_killed=after),)
 
 
+def test_all_its_containers_count_as_stopped_while_the_runtime_is_away() -> None:
+    begun = Status(RequestPhase.RECREATING, (RecreateState("app", StatePhase.RECREATING),))
+    away = scene(works=tried(), runtime_error="away")
+    assert status_of(decided([asked(status=begun)], away, NOW)).states[0].is_killed
+
+
 @pytest.mark.parametrize(("may_stop", "sent"), [(True, True), (False, False)])
 def test_a_slot_is_waited_for(*, may_stop: bool, sent: bool) -> None:
     decision = decided([asked()], scene(may_stop=may_stop), NOW)
@@ -433,6 +439,13 @@ def test_an_instance_in_an_earlier_sandbox_is_not_the_next_one() -> None:
         ),
         (
             Rule.RETURNS,
+            lambda req, world: (
+                req,
+                with_pod(world, pod=pod(APP, replace(APP, name="b", restart_policy=RestartPolicy.NEVER))),
+            ),
+        ),
+        (
+            Rule.RETURNS,
             lambda req, world: (req, replace(world, node=replace(world.node, kubelet_silent_since=NOW - 1))),
         ),
     ],
@@ -449,6 +462,12 @@ def test_the_safety_check_sees_a_wrong_restart(
     found = check(Decision((replace(sent, request=req),)), observation)
     assert [each.rule for each in found] == [rule]
     assert found[0].container == ""
+
+
+def test_the_safety_check_ignores_a_sandbox_that_has_ended() -> None:
+    world = scene(sandboxes=(stopped(id="ended"), FIRST))
+    (sent,) = [each for each in serve(view(asked(), world))[1].actions if isinstance(each, RestartPod)]
+    assert not check(Decision((sent,)), view(asked(), world).observation)
 
 
 def with_pod(world: Scene, **changes: Any) -> Scene:
@@ -479,3 +498,9 @@ def with_pod(world: Scene, **changes: Any) -> Scene:
 )
 def test_which_pods_must_not_be_restarted_in_place(reason: Reason, found: Pod) -> None:
     assert unfit(found, 36).reason is reason
+
+
+def test_only_the_containers_that_are_asked_about_are_looked_at() -> None:
+    never = replace(APP, name="b", restart_policy=RestartPolicy.NEVER)
+    assert not unfit(pod(APP, never), 36, (APP,))
+    assert unfit(pod(APP, never), 36, (never,))

@@ -6,7 +6,16 @@ import pytest
 
 from crrd.core.api.pod import PodContainer
 from crrd.core.api.reasons import Reason
-from crrd.core.api.types import Pin, Request, RequestedContainer, RequestPhase, StatePhase, Status
+from crrd.core.api.types import (
+    FailurePolicy,
+    Pin,
+    Request,
+    RequestedContainer,
+    RequestPhase,
+    StatePhase,
+    Status,
+    Strategy,
+)
 from crrd.core.recreate.actions import Decision, StopContainer, WriteStatus
 from tests.support.worlds import decided, instance, observed, pin, pod, request
 
@@ -50,3 +59,21 @@ def test_a_container_waits_for_what_its_id_is(why: str) -> None:
     status = written(decision)
     assert (None if status is None else status.state("side").reason) == (Reason.RUNTIME_UNAVAILABLE if why else None)
     assert status is None or status.state("side").phase is StatePhase.PENDING
+
+
+@pytest.mark.parametrize(("policy", "stopped"), [(FailurePolicy.FAIL, []), (FailurePolicy.IGNORE, ["old"])])
+def test_the_next_one_waits_for_it_where_its_failure_would_end_the_request(
+    policy: FailurePolicy, stopped: list[str]
+) -> None:
+    wanted = RequestedContainer("side", REMOVED), RequestedContainer("app", pin("old"))
+    view = pod(PodContainer("app", container_id="containerd://old", running=True, ready=True), PodContainer("side"))
+    req = request(containers=wanted, strategy=Strategy(failure_policy=policy))
+    decision = decided([req], observed(instance("old"), pod=view, unanswered={REMOVED: ""}), NOW)
+    assert [each.instance.id for each in decision.actions if isinstance(each, StopContainer)] == stopped
+
+
+def test_of_two_ids_the_one_that_has_a_reason_says_why() -> None:
+    pinned = request(pinned={"app": REMOVED}, strategy=Strategy(force=True))
+    status = written(one(pinned, {pin("old"): "", REMOVED: "away"}))
+    assert status is not None
+    assert status.state("app").message == "waiting for the container runtime: away"
