@@ -266,7 +266,7 @@ class ContainerView:
         seen_for = self.whole.now - self.whole.known.first_seen
         if started is None or started.timestamp() + 1 > wall - seen_for:
             return 0.0  # times are recorded in whole seconds
-        return min(max(0.0, wall - started.timestamp()), float(self.grace))
+        return min(wall - started.timestamp(), float(self.grace))
 
     @cached_property
     def stop_seconds(self) -> float:
