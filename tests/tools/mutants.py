@@ -185,6 +185,38 @@ EQUIVALENT: dict[str, str] = {
     "core/rollout/state.py: 0 -> 1: unknown: int = 0": "who asks the metrics always says it",
     "core/rollout/state.py: 0 -> 1: peer_starts: int = 0": "who makes a world to start pods in always says it",
     "core/rollout/workload.py: 0 -> 1: min_ready: int = 0": "who reads a workload always says it",
+    "core/explain/facts.py: condition true: return self.request.strategy.grace(self.pod.grace_seconds if":
+        "only mypy needs it: the grace is only asked for containers of a pod that was read",
+    "core/rollout/candidates.py: condition true: return Wait.of(skip, container=container, pod=pod.name, name":
+        "asked only of a pod that is skipped",
+    "core/rollout/overview.py: False -> True: def run_status(run: Run, requests: Sequence[RunRequest], now":
+        "only asked whether the run is over then, which its process must have recorded",
+    "core/rollout/plan.py: condition true: rows = tuple((replace(row, wait=row.wait.worded(remedies)) i":
+        "speed only",
+    "core/rollout/preview.py: 0 -> 1: workload = replace(world.workload, rolling='', desired=0) if":
+        "a pod that can be in a batch is one itself",
+    "core/rollout/plan.py: 0 -> 1: min_ready: int = 0":
+        "read only of a plan with pods, which always says it",
+    "core/recreate/decide.py: condition true: states = all_states(request, done) if rewrite else request.s":
+        "every status that crrd writes has a state for each container, in their order",
+    "core/recreate/init_image.py: True -> False: return Step(state=state, poll_runtime=True)":
+        "a container that has not come with it looks at the runtime, too",
+    "core/recreate/reload.py: condition false: return None if self.instance is None else recorded_for(self.":
+        "an earlier turn comes where there is none",
+    "core/recreate/reload.py: condition false: why, more_at = (NO_MESSAGE, None) if view.instance is None e":
+        "likewise",
+    "core/recreate/reload.py: condition false: run = () if view.instance is None else (RunReload(whole.requ":
+        "likewise",
+    "core/recreate/reload.py: condition false: seconds, _ = waited(now if since is None else since, now)":
+        "only asked while kubelet is silent",
+    "core/recreate/step.py: condition false: return state if silent else replace(state, message=message.t":
+        "speed only: it makes an equal state",
+    "core/recreate/stop.py: 0.0 -> 1.0: seconds = work.stop_seconds((work.hook_until or 0.0) - (work":
+        "a stop that is due has a hook with a beginning and an end",
+    "core/recreate/view.py: condition false: return () if self.outgoing is None else tuple((work for _, w":
+        "only asked about an instance that is still there",
+    "core/recreate/view.py: condition true: return self.request.strategy.grace(self.outgoing.grace_secon":
+        "likewise",
 }  # fmt: skip
 """Mutant (as it is printed, without its line) -> why nobody could tell it from the product."""
 
