@@ -43,6 +43,9 @@ def once(api: RunCluster) -> bool:
     } == {1}
 
 
+REFUSED = "web-0000 has become unready again"
+
+
 async def until(holds: Callable[[], bool]) -> None:
     """Wait until this holds."""
     while not holds():
@@ -76,22 +79,26 @@ def recorded(api: RunCluster) -> dict[str, Progress]:
 
 @pytest.mark.parametrize("times", [Times(), Times(patience=60.0)])
 @pytest.mark.parametrize(
-    ("end", "kept"),
+    ("end", "was_refused", "kept"),
     [
-        *((end, End.HALTED) for end in (End.HALTED, End.RIVAL, End.FAILED, End.TIMED_OUT, End.INTERRUPTED)),
-        (End.ABORTED, End.ABORTED),
+        *((end, True, End.HALTED) for end in (End.HALTED, End.RIVAL, End.FAILED, End.TIMED_OUT, End.INTERRUPTED)),
+        (End.ABORTED, True, End.ABORTED),
+        (End.HALTED, False, End.HALTED),
+        (End.INTERRUPTED, False, End.INTERRUPTED),  # the pods that were known may have been those of an outage
     ],
 )
-async def test_a_no_of_the_judgement_is_recorded_whatever_ends_a_process(end: End, kept: End, times: Times) -> None:
+async def test_a_no_that_is_recorded_stays_whatever_ends_a_process(
+    end: End, kept: End, times: Times, *, was_refused: bool
+) -> None:
     """Only an abort ends the run, too."""
     api = RunCluster(1)
     run = api.run_of()
     plan = await finished(api, run)
-    refused = replace(plan, end=end, part=Part(state=PartState.REFUSED, refusal="web-0000 has become unready again"))
+    refused = replace(plan, end=end, part=Part(state=PartState.REFUSED, refusal=REFUSED, was_refused=was_refused))
     async with runner_of(api, run, times) as runner:
         await runner.finish(run, refused, 5.0)
     (noted,) = recorded(api).values()
-    assert (noted.end, noted.waits) == (kept, "web-0000 has become unready again")
+    assert (noted.end, noted.waits) == (kept, REFUSED)
 
 
 @pytest.mark.parametrize("pods", [50, 200])

@@ -185,7 +185,7 @@ class Runner:
     def _progress(self, plan: Plan) -> Progress:
         end = plan.end
         waits = [plan.part.refusal] if plan.part.refusal else plan.waits
-        if plan.part.refusal and end not in (None, End.ABORTED):
+        if plan.part.was_refused and end not in (None, End.ABORTED):
             end = End.HALTED  # what has ended this process does not change that the judgement is no
         if self._is_turn and end is not None and end in GOES_ON:
             end, waits = End.YIELDED, [GOES_ON[end].format(message=plan.message), *waits]

@@ -707,6 +707,19 @@ class TestLeft:
         assert (first.run and first.run.containers) == ("app",)
         assert len(history.policy.status.left) == 1
 
+    def test_an_edit_of_the_policy_has_them_tried_at_once(self) -> None:
+        history = self.left()
+        history.policy = replace(history.policy, generation=2)
+        assert history.look(130, data("b", 99), app(started=115), self.STUCK).run is not None
+
+    def test_an_older_crd_drops_no_pause(self) -> None:
+        """It has no `status.left`."""
+        history = History(replace(PLAIN, config=None, max_age=600))
+        assert history.look(1).run is not None
+        history.end(5, End.LEFT_OUT)
+        history.policy = replace(history.policy, status=replace(history.policy.status, left=()))
+        assert reason(history.look(6)) == PolicyReason.RETRY
+
     def test_once_they_have_started_again_nothing_is_left(self) -> None:
         assert reason(self.left().look(130, data("b", 99), app(115), app(125, "web-1"))) == PolicyReason.IDLE
 

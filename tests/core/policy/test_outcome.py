@@ -43,9 +43,3 @@ def test_what_a_run_has_come_to(end: End, rows: list[Row], expected: Outcome) ->
 )
 def test_a_template_that_cannot_follow_without_node_daemons_is_no_failure(rows: list[Row], expected: End) -> None:
     assert outcome_of(Plan(tuple(rows), end=End.FAILED), gives_image=True).end is expected
-
-
-def test_a_container_that_is_left_in_a_pod_that_is_done_leaves_the_pod() -> None:
-    others = row("gone", Stage.GONE), row("other", skip=Skip.NO_CONTAINER), row("next", Stage.WAITING)
-    found = outcome_of(Plan((DONE, *others), end=End.LEFT_OUT), gives_image=False)
-    assert found == Outcome(End.LEFT_OUT, left=("done",))

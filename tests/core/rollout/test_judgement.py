@@ -88,6 +88,13 @@ def test_a_run_that_was_judged_is_not_judged_again_for_a_node_that_goes_down() -
     assert (found.end, found.part.number) == (End.PUT_OFF, 1)
 
 
+def test_steps_that_are_over_stay_so_if_the_workload_gets_smaller() -> None:
+    """A run of a policy begins again with fewer steps. Else an older record would count as the newest."""
+    of = run(judge=60)
+    known = replace(world_of(of, HEALTHY), members=(HEALTHY,), workload=workload(1))
+    assert planned(rested(known, number=4), of).part.number == 4
+
+
 def test_pods_that_were_put_off_are_judged_once_they_were_restarted() -> None:
     of = run(judge=60, max_unavailable=Amount(6))
     away = member("web-1", node="node-z")

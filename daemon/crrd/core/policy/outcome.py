@@ -33,6 +33,4 @@ def outcome_of(plan: Plan, *, gives_image: bool) -> Outcome:
         end = End.LEFT_OUT
     away = tuple(row.pod for row in rows if row.stage is Stage.PUT_OFF or row.skip is Skip.NO_DAEMON)
     left = tuple(row.pod for row in odd if row.skip is not Skip.NO_DAEMON)
-    if end is End.LEFT_OUT and not (away or left):  # maybe containers of pods whose others were restarted
-        left = tuple(row.pod for row in rows if row.stage is Stage.DONE)
     return Outcome(end, away, left)

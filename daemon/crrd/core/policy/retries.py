@@ -40,8 +40,13 @@ def forget_old(look: Look) -> PolicyStatus:
 
 
 def just_left(look: Look, trigger: str) -> list[RunRecord]:
-    """Return the runs of a trigger whose rest is not tried again yet."""
-    return [each for each in look.status.left if each.trigger == trigger and _retry_at(each) > look.now]
+    """Return the runs of a trigger whose rest is not tried again yet. An edit of the policy has it tried at once.
+
+    The last run counts also if an older CRD has dropped the others.
+    """
+    known = {each.name: each for each in (look.status.run, *look.status.left) if each is not None and not each.failed}
+    own = (each for each in known.values() if (each.trigger, each.generation) == (trigger, look.policy.generation))
+    return [each for each in own if each.finished and _retry_at(each) > look.now]
 
 
 def retries(runs: Iterable[RunRecord]) -> tuple[Retry, ...]:

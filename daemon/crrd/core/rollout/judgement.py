@@ -34,6 +34,11 @@ class Judgement:
     last: Progress | None  # What is recorded last of the run, if it is about this step
 
     @property
+    def was_no(self) -> bool:
+        """Whether it is recorded that the judgement of this step is no."""
+        return self.last is not None and self.last.end is End.HALTED
+
+    @property
     def has_pods(self) -> bool:
         """Whether any of its pods is there, and stays."""
         return any(row.member is not None and row.member.counts for row in self.rows)
@@ -41,7 +46,7 @@ class Judgement:
     @cached_property
     def refusal(self) -> str:
         """Why the judgement is no, "" if it is not."""
-        if self.last is not None and self.last.end is End.HALTED:
+        if self.last is not None and self.was_no:
             return self.last.waits
         found = [why for row in self.rows if (why := self._against(row))]
         if found:

@@ -89,6 +89,7 @@ class Part:
     wait: Wait = NO_WAIT  # What the pods beyond it wait for
     message: str = ""  # A sentence about it, for a user who must decide
     refusal: str = ""  # If REFUSED: why the judgement is no
+    was_refused: bool = False  # Whether that is recorded, so that it stays no
 
     @property
     def waits_for_user(self) -> bool:
@@ -274,7 +275,7 @@ class PartFacts:
             case PartState.REFUSED:
                 why, others = self.judgement.refusal, self.judgement.others
                 message = f"the judgement of {name} is no: {why}; {others}{left} left"
-                return Part(self.number, state, 0, message=message, refusal=why)
+                return Part(self.number, state, 0, message=message, refusal=why, was_refused=self.judgement.was_no)
             case PartState.JUDGING:
                 at, detail = self.judgement.ends_at, self.judgement.detail
                 wait = Wait.of(WaitReason.JUDGING, step=name, at=rfc3339(at), detail=detail)
@@ -320,4 +321,4 @@ def find_part(kind: Kind, rows: Sequence[Row], now: datetime, allowed: Allowed) 
             return part
     if options.judge and max(number, allowed.overruled) < ends and tally(rows)[Stage.PUT_OFF]:
         return Part(ends - 1, PartState.OVER)  # pods whose nodes come back later are judged, too
-    return Part(ends, PartState.OVER)
+    return Part(max(number, ends), PartState.OVER)
