@@ -283,8 +283,8 @@ def test_what_was_given_is_stored_beside_what_the_run_does() -> None:
         (run(), "app of deployment.apps/web, 1 pod, at most 1 unready"),
         (run(reason="log level"), "app of deployment.apps/web, 1 pod, at most 1 unready (log level)"),
         (
-            replace(run(steps=(1,), reason="log level"), steps="20%"),
-            "app of deployment.apps/web, 1 pod, at most 1 unready, in steps 20% (log level)",
+            replace(run(steps=(1,), reason="log level"), steps="10%"),
+            "app of deployment.apps/web, 1 pod, at most 1 unready, in steps 10% (log level)",
         ),
     ],
 )
