@@ -199,6 +199,17 @@ def test_those_that_bring_something_new_come_first() -> None:
     assert first == sorted(first, reverse=True)
 
 
+def test_what_another_trigger_has_left_does_not_change_what_a_failed_run_waits_for() -> None:
+    history, old = History(of("templateImage", "maxAge")), Seen(started=-500, template=FOLLOWED)
+    assert old.by(history, 100).run is not None
+    history.end(110)
+    assert replace(old, template=LACKING).by(history, 130).run is not None
+    history.end(140, End.FAILED, message="web-0 does not start")
+    stopped = replace(old, template=LACKING).by(history, 141)
+    assert (stopped.run, reason(stopped)) == (None, PolicyReason.FAILED)
+    assert message(stopped).endswith(TEMPLATE_IMAGE.resumed_by)
+
+
 def test_what_is_left_longest_is_shown() -> None:
     """Of two triggers whose runs have left something, the one that is tried first."""
     history, old = History(of("templateImage", "maxAge")), Seen(started=-500, template=LACKING)
