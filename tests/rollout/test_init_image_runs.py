@@ -61,7 +61,7 @@ async def test_an_init_container_that_fails_ends_the_run_and_the_undo_helps(
     pods = await web(cluster, 2)
     images.bad = "i:2"
     words = (*WEB, "--template", "keep", "--run", "mine")
-    assert await recreated(cluster, *words, "--timeout", "2s") == 3
+    assert await recreated(cluster, *words, "--timeout", "6s") == 3
     assert "setup: CrashLoopBackOff: back-off" in capsys.readouterr().out
     assert sorted(image for image, _ in (await ran(cluster)).values()) == ["i:1", "i:2"], "only the first pod"
     assert await recreated(cluster, "undo", "mine") == 0
