@@ -156,7 +156,7 @@ EQUIVALENT: dict[str, str] = {
     "node/agenda.py: condition true: if place != self._places.get(uid):":
         "memory only: a place that is there twice counts once",
     "node/hooks.py: 80 -> 81: HEAD_BYTES = 80 * 1024":
-        "a header line of so many bytes is nobody's; Go's limit is one for all of them together",
+        "no header line is just so long, and Go limits all of them together",
     "node/hooks.py: condition true: reason = error.os_error.reason if isinstance(error.os_error,":
         "only mypy needs it: aiohttp makes this error of an ssl.SSLError alone",
     "node/kubelet_health.py: Gt -> GtE: if silent_seconds > MOVED_SECONDS and await self._ready():":

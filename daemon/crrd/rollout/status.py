@@ -13,6 +13,7 @@ from crrd.core.rollout.requests import RunRequest, newest_run
 from crrd.core.rollout.rows import Row
 from crrd.core.rollout.run import LABEL_RUN, Run
 from crrd.core.rollout.waits import Skip, Wait
+from crrd.lib.jsonfields import INT32_MAX, decimal
 from crrd.rollout.cluster import Cluster
 from crrd.rollout.display import summary
 from crrd.rollout.kinds import cluster_of, find_pulls
@@ -108,13 +109,14 @@ def _again(session: Session, status: RunStatus) -> str:
 
 def is_gone(by: str) -> bool:
     """Whether the process of a run has certainly ended. Known only for processes of this host."""
-    host, _, number = by.rpartition("/")
-    if host != socket.gethostname() or not number.isdecimal():
+    host, _, process = by.rpartition("/")
+    number = decimal(process, INT32_MAX)  # others may write anything there
+    if host != socket.gethostname() or number is None:
         return False
     try:
-        os.kill(int(number), 0)
+        os.kill(number, 0)
     except ProcessLookupError:
         return True
-    except (OSError, OverflowError, ValueError):  # others may write any number there
+    except OSError:
         pass
     return False

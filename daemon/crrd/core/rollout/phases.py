@@ -134,8 +134,7 @@ class End(StrEnum):
       (`Times.is_turn`) ends at once, because others need its place.
     - The task of a policy's run (`manager/policies/run_task`): a missing right ends a run with an image as LEFT_OUT,
       and so does `Pace.after` a run that gets nowhere. After an end of `GOES_ON`, also because the window has closed,
-      the run has not ended, and YIELDED is recorded. `core/policy/outcome` says how an end counts for
-      the policy.
+      the run has not ended, and YIELDED is recorded. `core/policy/outcome` says how an end counts for the policy.
     - The policy (`core/policy/course`): `next_run` ends a run that does not fit the policy any more, or that a newer
       one replaces. Its task is cancelled. So it is if the policy is suspended or deleted, or another manager leads.
       No end is recorded on the requests of a cancelled task.

@@ -20,6 +20,7 @@ from crrd.core.rollout.image.template import (
 from crrd.core.rollout.phases import RunPhase
 from crrd.core.rollout.state import Member
 from crrd.lib import jsonpatch
+from crrd.lib.jsonfields import decimal
 from crrd.lib.jsonpatch import Operation
 
 SPEC, ROLLING = "/spec/template/spec", "/spec/updateStrategy/rollingUpdate"
@@ -249,8 +250,8 @@ class _Set(Controller):
         held = self.template.held
         if held and self.template.kind == "DaemonSet":
             yield jsonpatch.add(STRATEGY, held)
-        elif held.isdecimal():
-            yield jsonpatch.add(f"{ROLLING}/partition", int(held))
+        elif (partition := decimal(held)) is not None:
+            yield jsonpatch.add(f"{ROLLING}/partition", partition)
 
     def _newest(self) -> Revision | None:
         """Return the newest revision. If this run has changed the template: None until it has one."""
