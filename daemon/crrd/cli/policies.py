@@ -12,7 +12,7 @@ from crrd.cli.connection import access_flags, add_connection_flags, connect
 from crrd.cli.options import add_switch
 from crrd.core.config.references import Kind
 from crrd.core.policy.reloader import Advice, Json, convert, read_marks
-from crrd.core.policy.triggers import READ_ROLE, grant
+from crrd.core.policy.triggers import READ_ROLE, SECRETS_ROLE, grant
 from crrd.kube.best_effort import BestEffortReader
 from crrd.kube.errors import ResourceMissingError
 from crrd.kube.resources import CONFIGURATION, Resource, Where, metadata_of
@@ -26,7 +26,7 @@ from crrd.lib.plain import plain, with_flags
 EXIT_INCOMPLETE = 1  # Something could not be read
 _NOT_LOGGED_IN = 401
 _ACCOUNT = "crrd-system:crrd-manager"  # As manifests/manager has it
-_SECRETS_ROLE, _ROLLOUTS_ROLE = "crrd-read-secrets", "crrd-read-rollouts"
+_ROLLOUTS_ROLE = "crrd-read-rollouts"
 _WORKLOADS = {
     "Deployment": Resource("deployments", "apps"),
     "StatefulSet": Resource("statefulsets", "apps"),
@@ -148,7 +148,7 @@ def next_steps(advice: Iterable[Advice]) -> Iterator[str]:
     for namespace in dict.fromkeys(each.namespace for each in policies):
         own = [each for each in policies if each.namespace == namespace]
         secrets = any(each.secrets for each in own)
-        for role in (READ_ROLE, *([_SECRETS_ROLE] if secrets else [])):
+        for role in (READ_ROLE, *([SECRETS_ROLE] if secrets else [])):
             yield f"  {grant(namespace, role, _ACCOUNT)}"
         if any(value_at(each.policy, "spec.targetRef.kind") == "Rollout" for each in own):
             role, rollouts = _ROLLOUTS_ROLE, _WORKLOADS["Rollout"].full_name

@@ -1098,6 +1098,18 @@ class TestEdits:
         assert (edited.run, reason(edited)) == (None, PolicyReason.IDLE)
         assert edited.status.run == replace(run, finished=text(3605), message=f"ended because {why}")
 
+    @pytest.mark.parametrize(("seconds", "counts"), [(3605, True), (7300, False)], ids=["soon", "too late"])
+    def test_of_how_the_manager_restarts_lose_no_scheduled_time(self, seconds: float, counts: bool) -> None:
+        history = History(replace(self.POLICY, schedule=Schedule("0 */6 * * *", "UTC", 3600)))
+        history.look(1, None, *self.BOTH)
+        first = history.look(21_600, None, *self.BOTH).run
+        assert first is not None
+        history.policy = replace(history.policy, patch=True)
+        history.look(18_000 + seconds, None, *self.BOTH)
+        second = history.look(18_001 + seconds, None, *self.BOTH).run
+        assert (second and (second.since, second.containers)) == ((first.since, first.containers) if counts else None)
+        assert second is None or second.name != first.name
+
     def test_begin_a_run_that_fits(self) -> None:
         history = History()
         known = data("b", 99, KEY, SIDE)

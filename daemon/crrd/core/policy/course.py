@@ -98,6 +98,10 @@ def next_run(look: Look, wanted: tuple[RunRecord, ...], *, may_start: bool) -> t
     images = [each for each in wanted if each.image and (over or each.gives != before.gives)]
     if last.finished:
         return look.status, first if failed is None else next(iter((*images, *changes)), None)
+    if last.name == name_of(replace(policy, patch=not policy.patch), last):  # nobody has edited the policy
+        status = TRIGGERS[last.trigger].replaced(policy, last)
+        why = "the manager restarts containers in another way now (--via)"
+        return _over(status, last, f"ended because {why}", look.now), first
     if why := _misfit(policy, last):
         return _over(look.status, last, f"ended because {why}", look.now), first
     if not last.image and is_taken_back(look, last):
@@ -170,9 +174,7 @@ def is_repaired(look: Look, run: RunRecord) -> bool:
 
 
 def _misfit(policy: Policy, active: RunRecord) -> str:
-    """Return why an active run does not fit the policy, or the way in which the manager restarts; "" if it fits."""
-    if active.name == name_of(replace(policy, patch=not policy.patch), active):
-        return "the manager restarts containers in another way now (--via)"
+    """Return why an active run does not fit the policy; "" if it fits."""
     if active.name == name_of(policy, replace(active, reload=not active.reload)):
         return "another version of the manager has started it, which does not know how containers reload"
     if active.back and active.image and not (active.undoes or active.objects):

@@ -36,7 +36,7 @@ def keep_last(policy: Policy, run: RunRecord) -> PolicyStatus:
 
 def forget_old(look: Look) -> PolicyStatus:
     """Forget the runs whose rest is tried again now."""
-    return replace(look.status, left=tuple(each for each in look.status.left if _retry_at(each) > look.now))
+    return replace(look.status, left=tuple(each for each in look.status.left if retry_at(each) > look.now))
 
 
 def just_left(look: Look, trigger: str) -> list[RunRecord]:
@@ -46,12 +46,12 @@ def just_left(look: Look, trigger: str) -> list[RunRecord]:
     """
     known = {each.name: each for each in (look.status.run, *look.status.left) if each is not None and not each.failed}
     own = (each for each in known.values() if (each.trigger, each.generation) == (trigger, look.policy.generation))
-    return [each for each in own if each.finished and _retry_at(each) > look.now]
+    return [each for each in own if each.finished and retry_at(each) > look.now]
 
 
 def retries(runs: Iterable[RunRecord]) -> tuple[Retry, ...]:
     """Return when these runs are tried again."""
-    return tuple(Retry(_retry_at(each), each) for each in runs)
+    return tuple(Retry(retry_at(each), each) for each in runs)
 
 
 def not_left(look: Look, changes: Iterable[Due], runs: Iterable[RunRecord]) -> list[Due]:
@@ -68,5 +68,6 @@ def not_left(look: Look, changes: Iterable[Due], runs: Iterable[RunRecord]) -> l
     ]
 
 
-def _retry_at(run: RunRecord) -> datetime:
+def retry_at(run: RunRecord) -> datetime:
+    """Return when what a run has left is tried again."""
     return (parse_time(run.finished) or _LONG_AGO) + RETRY

@@ -14,7 +14,16 @@ from crrd.core.policy.failures import passed, pruned, stops
 from crrd.core.policy.observed import Look, Running
 from crrd.core.policy.records import can_undo, last_try, make_image_record, make_record, make_undo_record, run_back
 from crrd.core.policy.reloads import narrowed, unsure
-from crrd.core.policy.retries import RETRY, Retry, forget_old, just_left, keep_last, keep_pods, not_left, retries
+from crrd.core.policy.retries import (
+    Retry,
+    forget_old,
+    just_left,
+    keep_last,
+    keep_pods,
+    not_left,
+    retries,
+    retry_at,
+)
 from crrd.core.policy.revisions import note, tried
 from crrd.core.policy.schedule import note_schedule, read_schedule
 from crrd.core.policy.types import ConfigAction, ConfigChange, Policy, PolicyStatus, RunRecord, Schedule
@@ -92,9 +101,9 @@ def _outdated(look: Look) -> Wanted:
             continue
         run = make_image_record(look, each, data)
         goes_on = active is not None and not active.finished and active.gives == run.gives
-        if goes_on or last is None or last.failed or (ended := parse_time(last.finished)) is None:
+        if goes_on or last is None or last.failed or not last.finished:
             return Wanted((run,))
-        again.append(Retry(ended + RETRY, last, run))
+        again.append(Retry(retry_at(last), last, run))
     return Wanted(retries=tuple(again))
 
 
@@ -119,8 +128,8 @@ def _undo(look: Look, change: TemplateChange, failed: RunRecord) -> Wanted | Non
     if not (look.policy.undoes and has_new and can_undo(failed)) or (last is not None and last.failed):
         return None
     run = make_undo_record(look, failed)
-    if last is not None and (ended := parse_time(last.finished)) is not None:
-        return Wanted(retries=(Retry(ended + RETRY, last, run),))
+    if last is not None and last.finished:
+        return Wanted(retries=(Retry(retry_at(last), last, run),))
     return Wanted((run,))
 
 
