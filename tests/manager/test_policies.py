@@ -610,6 +610,32 @@ async def test_a_run_whose_end_cannot_be_written_at_once_ends_once(managed: Mana
     assert await managed.events() == ["ContainersRecreating", "ContainersRecreated"]
 
 
+async def test_a_run_that_another_leader_has_ended_is_not_ended_again(
+    managed: Managed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This process writes late, because its first write failed. Its next look comes later still."""
+    cluster = managed.cluster
+    await managed.begin_run()
+    failed = asyncio.Event()
+    monkeypatch.setattr(TargetObserver, "look", lambda *_: asyncio.Event().wait())
+    (task,) = (each for each in asyncio.all_tasks() if each.get_name().startswith("run web-"))
+
+    def ends(call: Call) -> bool:
+        is_end = call.resource == "containerrecreatepolicies" and call.verb == "patch" and bool(managed.ended)
+        if is_end:
+            failed.set()
+        return is_end
+
+    cluster.api.fail_next(1, status=500, match=ends)
+    cluster.goes_on.set()
+    await failed.wait()
+    other = {"finished": rfc3339(datetime.now(UTC)), "message": "ended by another leader"}
+    await cluster.client.merge_patch(POLICIES, NAMESPACE, "web", {"status": {"run": other}}, subresource="status")
+    await task
+    policy = await cluster.client.get(POLICIES, NAMESPACE, "web")
+    assert policy["status"]["run"]["message"] == "ended by another leader"
+
+
 DAEMON = {"app.kubernetes.io/name": "crrd", "app.kubernetes.io/component": "node"}
 
 

@@ -251,6 +251,8 @@ class RunTask:
         self._shared.on_run(record.trigger, end.metric)
         tries, uid, policies = 0, self.policy.uid, self._shared.policies
         while (latest := policies.get(self.policy.key)) is not None and latest.uid == uid:
+            if (known := latest.status.run) is None or known.name != record.name or known.finished:
+                return  # another leader, or an edit, has ended it
             status = ended(latest, record, outcome, message=message, now=self._shared.clock.now())
             try:
                 await policies.write(latest, status, latest.conditions)
