@@ -12,8 +12,8 @@ from crrd.core.api.time import rfc3339
 from crrd.core.api.types import API_VERSION, KIND, LABEL_READINESS_GATE, READINESS_GATE
 from crrd.core.lifecycle.steps import Steps, next_steps
 from crrd.core.policy.pace import TURN_SECONDS
-from crrd.core.policy.types import RunRecord
-from crrd.core.policy.v1alpha1 import read_policy
+from crrd.core.policy.types import PolicyStatus, RunRecord
+from crrd.core.policy.v1alpha1 import read_policy, write_status
 from crrd.core.rollout.phases import End
 from crrd.core.rollout.plan import Plan
 from crrd.core.rollout.run import Target
@@ -22,7 +22,8 @@ from crrd.kube.lanes import FEW_PLACES
 from crrd.kube.resources import CONFIG_MAPS, NAMESPACES, PODS, POLICIES, REQUESTS
 from crrd.lib.health import Health
 from crrd.lib.supervise import cancel
-from crrd.manager.lifecycle import MANY, PATIENCE_SECONDS, LifecycleController
+from crrd.manager.lifecycle import MANY, LifecycleController
+from crrd.manager.pod_reads import PATIENCE_SECONDS
 from crrd.manager.policies.look import CHANGES, TargetObserver
 from crrd.manager.policies.run_task import PARALLEL_RUNS, RunTask
 from crrd.manager.policies.statuses import Policies
@@ -331,11 +332,14 @@ async def test_the_end_of_a_run_that_cannot_be_written_is_tried_again_rarely() -
     api.forbidden.add(f"patch {POLICIES.plural}")
     clock, client = LoopClock(), cast("KubeClient", api)
     policies = Policies(client, lambda *_: None)
-    api.put(POLICIES, {"metadata": {"namespace": "n", "name": "p", "uid": "p", "resourceVersion": "1"}})
+    record = RunRecord("run", "maxAge", ("app",), "2026-01-01T00:00:00Z", "2026-01-01T00:00:00Z", 1)
+    status = write_status(PolicyStatus(run=record))
+    api.put(
+        POLICIES, {"metadata": {"namespace": "n", "name": "p", "uid": "p", "resourceVersion": "1"}, "status": status}
+    )
     policy = read_policy(api.objects[POLICIES.plural]["p"])
     policies.objects.put(policy)
     runs = policy_runs(client, clock, policies)
-    record = RunRecord("run", "maxAge", ("app",), "2026-01-01T00:00:00Z", "2026-01-01T00:00:00Z", 1)
     aim = Aim(Target("pods a=b", selector="a=b"))
     task = RunTask(runs._shared, policy, record, aim, None)
     ending = asyncio.create_task(task._end(Plan((), end=End.DONE)))
