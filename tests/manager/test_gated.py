@@ -6,7 +6,7 @@ import pytest
 
 from crrd.core.api.types import LABEL_READINESS_GATE, READINESS_GATE
 from crrd.kube.resources import NAMESPACES, PODS, REQUESTS
-from crrd.manager import lifecycle as controller_module
+from crrd.manager import pod_reads
 from crrd.manager.gated import GATED_NAMESPACES, NEVER_GATED
 from tests.support.lifecycle_cluster import LifecycleCluster, Replica, entry, lifecycle_cluster
 
@@ -59,7 +59,7 @@ class TestElsewhere:
 
     @pytest.fixture(autouse=True)
     async def unlabelled(self, cluster: LifecycleCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(controller_module, "POD_SECONDS", 0.1)
+        monkeypatch.setattr(pod_reads, "POD_SECONDS", 0.1)
         await cluster.label_namespace(None)
         cluster.calls.clear()
 
@@ -179,7 +179,7 @@ async def test_a_pod_that_goes_after_the_label_is_noticed(
     cluster: LifecycleCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody else tells of it: neither the watch, which has ended, nor its node."""
-    monkeypatch.setattr(controller_module, "POD_SECONDS", 0.1)
+    monkeypatch.setattr(pod_reads, "POD_SECONDS", 0.1)
     cluster.manager()
     await cluster.request("one", await cluster.ready_pod(), grace=3600)
     await cluster.node_says("one", "Recreating")

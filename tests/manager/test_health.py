@@ -22,7 +22,7 @@ from crrd.lib.backoff import REFUSED
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError
 from crrd.lib.health import Health
 from crrd.lib.heartbeat import PATIENCE_SECONDS, Heartbeat
-from crrd.manager import lifecycle
+from crrd.manager import pod_reads
 from crrd.manager.certificates.tls import ServingTls
 from crrd.manager.daemon import Clients, _serve
 from crrd.manager.lifecycle import LOOK_SECONDS
@@ -93,7 +93,7 @@ async def managing(*mute: str) -> AsyncIterator[Managing]:
     )
     await asyncio.sleep(0)
     try:
-        with patch.object(lifecycle, "PATIENCE_SECONDS", 0.0):
+        with patch.object(pod_reads, "PATIENCE_SECONDS", 0.0):
             yield Managing(health, api)
         api.mute.clear()
         stop.set()

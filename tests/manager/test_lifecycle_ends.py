@@ -10,7 +10,7 @@ from crrd.core.api.reasons import EventReason, Reason
 from crrd.core.api.time import rfc3339
 from crrd.core.lifecycle import steps as lc
 from crrd.kube.resources import PODS, REQUESTS
-from crrd.manager import lifecycle
+from crrd.manager import pod_reads
 from crrd.manager.state_times import CLOCK_SKEW_SECONDS
 from crrd_localnode.api import meta
 from crrd_localnode.api.meta import new_metadata
@@ -64,7 +64,7 @@ class TestPod:
         self, cluster: LifecycleCluster, manager: Replica, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Most requests have ended by then, and the pod was never read. One that lasts is not forgotten."""
-        monkeypatch.setattr(lifecycle, "PATIENCE_SECONDS", 1.0)
+        monkeypatch.setattr(pod_reads, "PATIENCE_SECONDS", 1.0)
         pod = await cluster.pod(gate=False)
         await cluster.request("short", pod)
         await cluster.node_says("short", "Recreating", "Recreating")
@@ -72,7 +72,7 @@ class TestPod:
         await cluster.settle("short")
         asked = ("get", "pods")
         assert asked not in [(call.verb, call.resource) for call in cluster.calls]
-        assert not manager.controller._asked
+        assert not manager.controller._reads.repeats("default/" + pod["metadata"]["name"])
         await cluster.request("long", pod)
         await cluster.remove_pod()
         await cluster.settle("long")

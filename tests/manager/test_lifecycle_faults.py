@@ -14,7 +14,7 @@ from crrd.kube.resources import PODS, REQUESTS
 from crrd.lib import backoff
 from crrd.lib.backoff import Backoff
 from crrd.lib.errors import GoneError
-from crrd.manager import lifecycle as controller_module
+from crrd.manager import pod_reads
 from crrd.manager.state_times import CLOCK_SKEW_SECONDS
 from crrd_localnode.api.store import Event
 from tests.support.faulty_api import Call
@@ -308,7 +308,7 @@ async def test_time_goes_on_for_a_pod_that_cannot_be_looked_up(
     await cluster.node_says("one", "Recreating")
     await cluster.until("acquired", lambda: cluster.acquired("one"))
     cluster.server.fail_next(10**6, status, match=lambda call: call.verb == "get" and call.name == "web-0")
-    monkeypatch.setattr(controller_module, "POD_SECONDS", 0.0)
+    monkeypatch.setattr(pod_reads, "POD_SECONDS", 0.0)
     await cluster.request("two", pod, activeDeadlineSeconds=3600)
     asked = ("get", "pods", status)
     await cluster.until("asked in vain", lambda: asked in manager.client.answered)

@@ -22,7 +22,7 @@ from crrd.kube.leader import LeaderElection, LeaseTiming
 from crrd.kube.resources import NAMESPACES, PODS, REQUESTS, Resource
 from crrd.lib.errors import ApiUnavailableError, ConflictError, CrrdError, GoneError
 from crrd.lib.health import Health
-from crrd.manager import lifecycle
+from crrd.manager import pod_reads
 from crrd.manager.gated import GATED_NAMESPACES
 from crrd.manager.lifecycle import LifecycleController
 from tests.support.faulty_api import Call, FaultyApiServer
@@ -419,6 +419,6 @@ def entry(*names: str) -> str:
 @asynccontextmanager
 async def lifecycle_cluster() -> AsyncIterator[LifecycleCluster]:
     """Its managers read pods at once, as they otherwise do after PATIENCE_SECONDS."""
-    with patch.object(lifecycle, "PATIENCE_SECONDS", 0.0):
+    with patch.object(pod_reads, "PATIENCE_SECONDS", 0.0):
         async with LifecycleCluster().running() as made:
             yield made

@@ -3,9 +3,8 @@
 It runs in the leading manager, and each leader starts without state. So the TTL of a completed request starts again
 with each leader. A change of leader keeps the request longer, by at most its TTL, and never deletes it early.
 
-It knows only the pods that it needs. `gated` watches the pods that wait for their readiness condition. The controller
-gets any other pod of a request by name, and repeats this while the request lasts. Before it decides that a pod does not
-exist, it always gets the pod from the API server, because the decision is final and a watch may be behind.
+It knows only the pods that it needs. `gated` watches the pods that wait for their readiness condition, and `pod_reads`
+gets any other pod of a request by name.
 """
 
 import asyncio
@@ -16,7 +15,7 @@ from typing import Any, NoReturn
 
 import structlog
 
-from crrd.core.api.pod import PodMeta, parse_meta
+from crrd.core.api.pod import PodMeta
 from crrd.core.api.types import Request
 from crrd.core.api.v1alpha1 import parse_request
 from crrd.core.lifecycle import steps as lc
@@ -25,9 +24,8 @@ from crrd.core.recreate.actions import EmitEvent
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
 from crrd.kube.informer import Informer
-from crrd.kube.lanes import routine
 from crrd.kube.reflector import Selection
-from crrd.kube.resources import PODS, REQUESTS
+from crrd.kube.resources import REQUESTS
 from crrd.kube.writer import RequestWriter
 from crrd.lib.controller import Controller
 from crrd.lib.errors import ConflictError, CrrdError, GoneError
@@ -35,17 +33,15 @@ from crrd.lib.health import Health
 from crrd.lib.heartbeat import Heartbeat
 from crrd.lib.looptime import loop_time
 from crrd.lib.supervise import Loop
-from crrd.lib.workqueue import WorkQueue, progressed
+from crrd.lib.workqueue import progressed
 from crrd.manager.cache import ManagerCache
 from crrd.manager.gated import GATED_NAMESPACES, GatedPods
 from crrd.manager.patches import NOTHING, RequestPatches, Served
+from crrd.manager.pod_reads import PodReads
 from crrd.manager.readiness import change_readiness
 from crrd.manager.state_times import StateSince, StateTimes
 from crrd.ports import EventSink
 
-POD_SECONDS = 30.0  # How long the result of getting a pod is used while a request waits for something
-PATIENCE_SECONDS = 30.0
-"""Time until the first get of a pod whose readiness does not matter to its requests. Most have ended by then."""
 LOOK_SECONDS = 300.0  # Limit for the work on one request of a pod; every call has a deadline
 MANY = 100
 """Requests of a pod that a round decides on before other rounds get a turn. A round on more is followed by a pause."""
@@ -90,16 +86,12 @@ class LifecycleController(Controller):
         self._listed = asyncio.Event()
         self._waiting = Heartbeat()  # For `_listed`
         self._gated = GatedPods(self._client, self._cache, gated)
-        calls: Any = {"read": self._read, "write": self._write, "act": self._patched}
+        self._reads = PodReads(client, self._cache, self._gated, self._ages, self._wake)
+        calls: Any = {"read": self._reads.read, "write": self._write, "act": self._patched}
         self._patches = RequestPatches(client, clock, account, **calls) if account else None
-        self._reads = WorkQueue(self._read_routinely, "lifecycle-reads", round_seconds=LOOK_SECONDS)
-        self._gone: dict[str, frozenset[str]] = {}
-        """Pods that the last routine read did not find -> the UIDs of the requests for which they were read."""
-        self._asked: dict[str, float] = {}
-        """Pods that requests wait for and that were read by name -> the loop's time at which they were read."""
         requests = Informer(self._client, Selection(REQUESTS, _parse), self._cache.requests)
         pods = Loop("pods", self._watch_pods, (self._waiting, self._gated), self._gated.ready)
-        self.sources = [requests.loop("requests"), pods, Loop("pod-reads", self._reads.run, (self._reads,))]
+        self.sources = [requests.loop("requests"), pods, Loop("pod-reads", self._reads.queue.run, (self._reads.queue,))]
 
     async def run(self, health: Health) -> NoReturn:
         """See Controller."""
@@ -149,10 +141,10 @@ class LifecycleController(Controller):
         pod: PodMeta | None = None
         served, failure = await self._serve(key, requests, ages)
         requests = self._cache.requests_of(key)
-        spare = self._seconds_until_pod_needed(key, requests)
+        spare = self._reads.seconds_spared(key, requests)
         known = not spare
         try:
-            pod, known = await self._pod(key, requests) if known else (None, False)
+            pod, known = await self._reads.pod(key, requests) if known else (None, False)
         except CrrdError as error:  # actions that need no pod are still carried out
             failure, known = failure or error, False
         waits = [each for each in (spare or None, served.wait) if each is not None]
@@ -173,7 +165,7 @@ class LifecycleController(Controller):
             await self._repair(key, known=known)
         except CrrdError as error:
             failure = failure or error
-        if known and key in self._asked and (left := self._asked[key] + POD_SECONDS - loop_time()) > 0:
+        if known and (left := self._reads.seconds_used(key)):
             waits.append(left)  # else a routine read is under way, and wakes the pod
         return min(waits, default=None), failure
 
@@ -213,68 +205,8 @@ class LifecycleController(Controller):
         if not self._gated.covers(pod.namespace):
             if repairs:
                 self._cache.remember_repair(key)
-            if key not in self._asked:
+            if not self._reads.repeats(key):
                 self._cache.forget_pod(key)  # no request waits for it, and no watch would report its changes
-
-    def _seconds_until_pod_needed(self, key: str, requests: Sequence[Request]) -> float:
-        """Return for how many seconds a pod that is not known yet does not need to be read."""
-        open_ = [request for request in requests if not request.completed and not request.deleting]
-        idle = all(request.strategy.unready_grace_seconds is None for request in open_)
-        known = key in self._asked or self._cache.pod(key) is not None
-        if not open_ or not idle or known or any(request.has_finalizer for request in requests):
-            return 0.0
-        return max(0.0, PATIENCE_SECONDS - self._ages.watched_seconds(key, open_))
-
-    async def _pod(self, key: str, requests: Sequence[Request]) -> tuple[PodMeta | None, bool]:
-        """Return the pod, and whether it is known. Get it by name if no watch reports it, or if it has another UID.
-
-        Nothing that is due waits for a routine read: it is left to `_reads`, and the next round has its result.
-        """
-        pod, gone_for = self._cache.pod(key), self._gone.pop(key, frozenset[str]())
-        waiting = [request for request in requests if request.has_finalizer or not request.completed]
-        if not waiting:
-            self._asked.pop(key, None)
-            if pod is not None or not self._cache.repaired(key):
-                return pod, True
-        namespace = key.partition("/")[0]
-        expected = pod is not None and all(request.pod_uid in ("", pod.uid) for request in waiting)
-        now = loop_time()
-        up_to_date = now < self._asked[key] + POD_SECONDS if key in self._asked else self._gated.covers(namespace)
-        if expected and up_to_date:
-            return pod, True
-        if pod is None and waiting and gone_for.issuperset(request.uid for request in waiting):
-            return None, True
-        first = pod is None and not any(each.has_finalizer or _needs_unready(each) for each in waiting)
-        if waiting and (first or expected):
-            if not self._reads.pending(key):
-                self._reads.wake(key)
-            return pod, expected and not self._reads.failing(key)
-        found = await self._read(key, waiting)
-        return None if found is None else parse_meta(found), True
-
-    async def _read(self, key: str, waiting: Sequence[Request]) -> Mapping[str, Any] | None:
-        """Get a pod by name, for these requests. Return None if it does not exist."""
-        namespace, _, name = key.partition("/")
-        try:
-            found = await self._client.get(PODS, namespace, name)
-        except GoneError:
-            self._asked.pop(key, None)
-            self._cache.forget_repair(key)
-            if (pod := self._cache.pod(key)) is not None:
-                self._cache.pod_deleted(pod)
-            return None
-        if waiting:
-            self._asked[key] = loop_time()
-        self._cache.pod_read(parse_meta(found))
-        return found
-
-    async def _read_routinely(self, key: str) -> None:
-        """Read a pod that requests wait for, and wake it."""
-        routine.set(True)
-        waiting = [each for each in self._cache.requests_of(key) if each.has_finalizer or not each.completed]
-        if waiting and await self._read(key, waiting) is None:
-            self._gone[key] = frozenset(request.uid for request in waiting)
-        self._wake(key)
 
     async def _carry_out(self, request: Request | None, actions: Sequence[lc.LifecycleAction]) -> None:
         """Carry out the actions in order. Stop if an object has changed: its new version gets a new decision."""
@@ -333,10 +265,6 @@ class LifecycleController(Controller):
 def _parse(obj: Mapping[str, Any]) -> Request:
     """Return a request as the cache keeps it. A list may contain many completed ones."""
     return parse_request(obj).slimmed()
-
-
-def _needs_unready(request: Request) -> bool:
-    return not request.completed and request.strategy.unready_grace_seconds is not None
 
 
 def _has_work(pod: PodMeta) -> bool:
