@@ -112,7 +112,7 @@ async def test_a_right_that_is_taken_back_ends_a_run(shop: Shop) -> None:
     shop.turn = ConfigurationError("patch pods: forbidden")
     shop.follow(replace(RECORD, image="", trigger="maxAge"))
     await asyncio.sleep(600)
-    assert "finished" not in shop.run
+    assert not shop.run.get("finished")
     shop.follow(replace(RECORD, name="web-2"))
     await asyncio.sleep(TURN_SECONDS + 1)
     assert (shop.run["failed"], shop.run["message"]) == (False, "patch pods: forbidden")
