@@ -28,6 +28,12 @@ class Runtime(Protocol):
         `urgent`: a stop waits for the answer, so it does not wait for the pause between looks.
         """
 
+    async def false_conditions(self, pod_uid: str) -> Mapping[str, str]:
+        """Return which conditions of the pod's runtime are false (CRI Status), and why. Empty if it does not answer.
+
+        Raises nothing.
+        """
+
     async def find(self, pin: Pin) -> Instance | None:
         """Return the instance with exactly this ID, of any pod, or None if the runtime does not have it."""
 

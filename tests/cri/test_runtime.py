@@ -17,6 +17,7 @@ from crrd.core.recreate.observation import Instance
 from crrd.cri import discovery
 from crrd.cri import runtime as module
 from crrd.cri.client import CALL_SECONDS, CriClient
+from crrd.cri.readiness import FRESH_SECONDS
 from crrd.cri.runtime import Connection, NodeRuntime, connect
 from crrd.kubelet.runtime_status import ContainerState
 from crrd.lib.backoff import Backoff
@@ -330,6 +331,42 @@ async def test_a_pod_without_containers_may_get_an_image_that_any_runtime_has(
     assert await node.has_image("uid-1", "app:2") is answer
 
 
+@pytest.mark.parametrize(
+    ("conditions", "found"),
+    [
+        ({"NetworkReady": (False, "NetworkPluginNotReady", "no\nCNI")}, {"NetworkReady": "no CNI"}),
+        ({"NetworkReady": (False, "NetworkPluginNotReady", "")}, {"NetworkReady": "NetworkPluginNotReady"}),
+        ({"RuntimeReady": (False, "", "it starts")}, {"RuntimeReady": "it starts"}),
+        ({"DiskReady": (False, "", "full")}, {}),
+        ({}, {}),
+    ],
+)
+async def test_the_conditions_are_those_of_the_runtime_of_the_pod(
+    start: Start, conditions: dict[str, tuple[bool, str, str]], found: dict[str, str]
+) -> None:
+    """Kubelet uses one of them. The others may have no network."""
+    other, home = ScriptedRuntime(name="cri-o"), ScriptedRuntime(name="containerd")
+    other.add("a1")
+    home.add("b1", "uid-2")
+    home.conditions |= conditions
+    node = await start(other, home)
+    assert await node.false_conditions("uid-2") == found
+    assert await node.false_conditions("uid-1") == {}
+
+
+async def test_a_condition_that_a_runtime_does_not_report_is_not_true(start: Start) -> None:
+    server = ScriptedRuntime(conditions={"RuntimeReady": (True, "", "")})
+    node = await start(server)
+    assert await node.false_conditions("uid-1") == {"NetworkReady": "the runtime does not report it"}
+    server.fail["Status"] = grpc.StatusCode.INTERNAL, "broken"
+    await asyncio.sleep(FRESH_SECONDS)
+    assert await node.false_conditions("uid-1") == {}
+
+
+async def test_no_conditions_are_known_of_runtimes_that_do_not_answer() -> None:
+    assert await NodeRuntime().false_conditions("uid-1") == {}
+
+
 class Hanging:
     """A client whose runtime answers with its containers, or not at all."""
 
@@ -341,6 +378,9 @@ class Hanging:
             await asyncio.sleep(CALL_SECONDS)
             raise RuntimeCallError("no answer in time")
         return self.containers
+
+    async def status(self) -> api_pb2.StatusResponse:
+        raise AssertionError
 
     async def close(self) -> None:
         """Nothing is open."""

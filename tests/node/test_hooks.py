@@ -60,6 +60,9 @@ class ExecRuntime:
     async def instances(self, pod_uid: str, *, urgent: bool = False) -> tuple[Instance, ...]:
         raise AssertionError(pod_uid, urgent)
 
+    async def false_conditions(self, pod_uid: str) -> dict[str, str]:
+        raise AssertionError(pod_uid)
+
     async def find(self, pin: Pin) -> Instance | None:
         raise AssertionError(pin)
 

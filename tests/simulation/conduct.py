@@ -58,6 +58,9 @@ class Conduct(Promises):
         silent = life.looked_at(container) - kubelet.down_since if kubelet.down else 0.0  # kubelet was asked then, too
         if not earlier and life.knows_kubelet and silent > NOTICED and not (kubelet.refuses and silent > MOVED):
             self.broken(f"a stop of {container.id}, and kubelet does not answer since {silent:.0f} s")
+        of_host = kubelet.pods[container.pod_uid].shape.host
+        if not (earlier or of_host) and self._world.cri.is_told(life):
+            self.broken(f"a stop of {container.id}, and the runtime says that its network is not ready")
         if earlier and (len(earlier) > TRIES or now - earlier[0].at > grace + TRIED_SECONDS):
             ago = now - earlier[0].at
             self.broken(f"{container.id} is stopped again: {len(earlier)} times since {ago:.0f} s")

@@ -12,11 +12,13 @@ from crrd.kubelet.labels import LABEL_POD_UID
 from tests.simulation.containers import KILLED
 
 if TYPE_CHECKING:
+    from tests.simulation.daemon import Life
     from tests.simulation.world import SimulatedWorld
 
 from tests.simulation.channel import Call, failed
 
 LATENCY = 0.002
+TOLD = 3.0  # Seconds after which a daemon does not use an earlier answer any more
 
 
 def _not_found(container_id: str) -> AioRpcError:
@@ -44,6 +46,9 @@ class Cri:
         self._world = world
         self.rules: list[Rule] = []
         self.down = False
+        self.network_down = False  # Kubelet syncs only pods on the host's network then
+        self.network_down_since = 0.0
+        self._told: set[Life] = set()  # Those daemons whose last call of Status was answered so
         self.under_way: dict[Call, None] = {}
 
     # Faults.
@@ -93,6 +98,8 @@ class Cri:
 
     def left(self, call: Call) -> None:
         """The caller has gone."""
+        if not call.future.done() or call.future.cancelled() or call.future.exception() is not None:
+            self._note(call, None)
         self.under_way.pop(call, None)
 
     def _fault(self, method: str) -> Rule | None:
@@ -117,9 +124,23 @@ class Cri:
             if call.method in ("StopContainer", "ExecSync") and not call.life.dead:
                 said = outcome.details() if isinstance(outcome, AioRpcError) else "done"
                 self._world.say("cri", f"{call.method} {call.message.container_id} -> {said}")
+            self._note(call, outcome)
             call.done(outcome)
 
         self._world.loop.call_later(delay, tell)
+
+    def _note(self, call: Call, outcome: Any) -> None:
+        """Record what a daemon knows of the network. Without an answer it knows nothing."""
+        if call.method != "Status":
+            return
+        if isinstance(outcome, api_pb2.StatusResponse) and not all(each.status for each in outcome.status.conditions):
+            self._told.add(call.life)
+        else:
+            self._told.discard(call.life)
+
+    def is_told(self, life: "Life") -> bool:
+        """Whether a daemon knows that the network is not ready."""
+        return life in self._told and self.network_down and self._world.loop.time() - self.network_down_since > TOLD
 
     def _carry_out(self, call: Call, fault: str, late: float) -> None:
         if call.life.dead or call not in self.under_way or self.down:
@@ -135,6 +156,10 @@ class Cri:
         match call.method:
             case "Version":
                 reply(api_pb2.VersionResponse(runtime_name=call.runtime, runtime_version="1.0"))
+            case "Status":
+                conditions = {"RuntimeReady": True, "NetworkReady": not self.network_down}
+                found = [api_pb2.RuntimeCondition(type=name, status=status) for name, status in conditions.items()]
+                reply(api_pb2.StatusResponse(status=api_pb2.RuntimeStatus(conditions=found)))
             case "ListContainers":
                 reply(self._list(call.runtime, call.message.filter))
             case "ImageStatus":

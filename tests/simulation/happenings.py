@@ -246,6 +246,10 @@ class Happenings:
         self.cri.go_down()
         self._set(self.cri, "down", True, about["seconds"], self.kubelet.wake)
 
+    def _do_network_down(self, about: Mapping[str, Any]) -> None:
+        self.cri.network_down_since = self.loop.time()
+        self._set(self.cri, "network_down", True, about["seconds"], self.kubelet.wake)
+
     def _do_reboot(self, about: Mapping[str, Any]) -> None:
         """The node is off for a while: all its processes end."""
         self.kill(about["seconds"] + 1.0)

@@ -225,6 +225,8 @@ class SimulatedKubelet:
         if pod.deleting:
             self._end_deleted(pod)
             return
+        if self._world.cri.network_down and not (pod.shape.host or pod.ended):
+            return
         if self.restarts.sync(pod):
             self._tell(pod)
             return

@@ -411,6 +411,7 @@ FAULTS: dict[str, tuple[float, Any]] = {
     "cri_late": (3, Maker.of_runtime),
     "cri_lost": (2, Maker.of_runtime),
     "cri_down": (3, Maker.lasting),
+    "network_down": (2, Maker.lasting),
     "leader": (2, Maker.lasting),
     "kill": (9, Maker.kill),
     "double": (2, Maker.lasting),

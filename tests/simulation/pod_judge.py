@@ -77,6 +77,10 @@ class PodJudge(Pace):
         silent = looked - kubelet.down_since if kubelet.down and life.knows_kubelet else 0.0
         away = silent > NOTICED and not (kubelet.refuses and silent > MOVED)
         yield away and known.uid not in self._runs, f"and kubelet does not answer since {silent:.0f} s"
+        yield (
+            self._world.cri.is_told(life) and known.uid not in self._runs,
+            "and the runtime says that its network is not ready",
+        )
         path = f"/{known.name}"
         ends = (
             each.endswith(path) and not reply.future.done() and b'"phase":"Completed"' in body.replace(b" ", b"")

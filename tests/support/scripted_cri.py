@@ -26,6 +26,7 @@ CALLS: dict[str, type[Message]] = {
     "ListContainers": api_pb2.ListContainersRequest,
     "StopContainer": api_pb2.StopContainerRequest,
     "ExecSync": api_pb2.ExecSyncRequest,
+    "Status": api_pb2.StatusRequest,
     "ImageStatus": api_pb2.ImageStatusRequest,
     "ListPodSandbox": api_pb2.ListPodSandboxRequest,
     "PodSandboxStatus": api_pb2.PodSandboxStatusRequest,
@@ -58,6 +59,9 @@ class ScriptedRuntime:
     raw: dict[str, bytes] = field(default_factory=dict)  # Methods that return these bytes
     ignore_filters: bool = False
     images: set[str] = field(default_factory=set)
+    conditions: dict[str, tuple[bool, str, str]] = field(  # With the reason and the message
+        default_factory=lambda: dict.fromkeys(("RuntimeReady", "NetworkReady"), (True, "", ""))
+    )
     sandboxes: dict[str, api_pb2.PodSandboxConfig] = field(default_factory=dict)  # ID -> as it was made
     executed: api_pb2.ExecSyncResponse = field(default_factory=api_pb2.ExecSyncResponse)
     asked: list[tuple[str, Message]] = field(default_factory=list)
@@ -100,6 +104,7 @@ class ScriptedRuntime:
             "StopContainer": self._stop,
             "ExecSync": lambda _: self.executed,
             "ImageStatus": self._image,
+            "Status": self._status,
             "ListPodSandbox": self._sandboxes,
             "PodSandboxStatus": self._sandbox,
             "RunPodSandbox": self._run,
@@ -109,6 +114,13 @@ class ScriptedRuntime:
         if answer is None:
             await context.abort(grpc.StatusCode.NOT_FOUND, "no such container here")
         return answer
+
+    def _status(self, _: api_pb2.StatusRequest) -> api_pb2.StatusResponse:
+        conditions = [
+            api_pb2.RuntimeCondition(type=name, status=status, reason=reason, message=message)
+            for name, (status, reason, message) in self.conditions.items()
+        ]
+        return api_pb2.StatusResponse(status=api_pb2.RuntimeStatus(conditions=conditions))
 
     def _list(self, request: api_pb2.ListContainersRequest) -> api_pb2.ListContainersResponse:
         wanted = request.filter

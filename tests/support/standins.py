@@ -13,7 +13,7 @@ from crrd.core.api.pod import Pod, PodContainer
 from crrd.core.api.reasons import Reason
 from crrd.core.api.types import Pin, Request, StartTimes, Status
 from crrd.core.recreate.actions import EmitEvent, RunHook, RunReload
-from crrd.core.recreate.observation import ExecResult, Hook, HookResult, Instance, Sandbox, Work
+from crrd.core.recreate.observation import NETWORK_READY, ExecResult, Hook, HookResult, Instance, Sandbox, Work
 from crrd.kubelet.restart_rules import RestartPolicy
 from crrd.kubelet.runtime_status import ContainerState
 from crrd.lib.errors import ApiUnavailableError, ConflictError, GoneError, RuntimeCallError, RuntimeUnavailableError
@@ -83,6 +83,7 @@ class MemoryNode:
         self.answer_seconds = 0.0  # Delay of a write's response after its watch event. With 0 there is no event
         self.lost_answers = 0  # This many of the next writes are carried out, but their responses are lost
         self.runtime_down = False
+        self.network_problem = ""  # Why the runtime's network is not ready
         self.kubelet_silent: float | None = None
         self.kubelet_minor: int | None = 36
         self.images: set[str] = set()  # Those that the runtime has
@@ -254,6 +255,9 @@ class MemoryNode:
             raise RuntimeCallError(f"{call} took too long", code="DEADLINE_EXCEEDED")
         if fault is not None:
             raise fault
+
+    async def false_conditions(self, pod_uid: str) -> dict[str, str]:
+        return {NETWORK_READY: self.network_problem} if self.network_problem else {}
 
     async def find(self, pin: Pin) -> Instance | None:
         self._reach()

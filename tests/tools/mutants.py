@@ -207,8 +207,6 @@ EQUIVALENT: dict[str, str] = {
         "likewise",
     "core/recreate/reload.py: condition false: run = () if view.instance is None else (RunReload(whole.requ":
         "likewise",
-    "core/recreate/reload.py: condition false: seconds, _ = waited(now if since is None else since, now)":
-        "only asked while kubelet is silent",
     "core/recreate/step.py: condition false: return state if silent else replace(state, message=message.t":
         "speed only: it makes an equal state",
     "core/recreate/stop.py: 0.0 -> 1.0: seconds = work.stop_seconds((work.hook_until or 0.0) - (work":

@@ -86,6 +86,7 @@ class CriClient:
             return channel.unary_unary(f"/{service}/{method}", request.SerializeToString, response.FromString)
 
         self._version = unary("Version", api_pb2.VersionRequest, api_pb2.VersionResponse)
+        self._status = unary("Status", api_pb2.StatusRequest, api_pb2.StatusResponse)
         self._list = unary("ListContainers", api_pb2.ListContainersRequest, api_pb2.ListContainersResponse)
         self._image = unary("ImageStatus", api_pb2.ImageStatusRequest, api_pb2.ImageStatusResponse, _IMAGE_SERVICE)
         self._stop = unary("StopContainer", api_pb2.StopContainerRequest, api_pb2.StopContainerResponse)
@@ -104,6 +105,10 @@ class CriClient:
     async def version(self, seconds: float = CALL_SECONDS) -> api_pb2.VersionResponse:
         """Return the runtime's name and version. Raises ConfigurationError if it does not serve CRI v1."""
         return await self._call("Version", self._version, api_pb2.VersionRequest(version="v1"), seconds)
+
+    async def status(self) -> api_pb2.StatusResponse:
+        """Return the runtime's conditions."""
+        return await self._call("Status", self._status, api_pb2.StatusRequest(), CALL_SECONDS)
 
     async def list_containers(self, *, pod_uid: str = "", container_id: str = "") -> Sequence[api_pb2.Container]:
         """Return the containers of one pod or with one ID, exited ones too.

@@ -13,13 +13,15 @@ from collections.abc import Mapping
 from cri_stubs import api_pb2
 from crrd.core.api.types import ANNOTATION_RELOAD
 from crrd.core.recreate.handlers import invalid, is_port, read_command, read_http
-from crrd.core.recreate.observation import Hook, HookKind, Instance, Sandbox
+from crrd.core.recreate.observation import NETWORK_READY, Hook, HookKind, Instance, Sandbox
 from crrd.kubelet import labels
 from crrd.kubelet.runtime_status import ContainerState
 from crrd.lib.jsonfields import INT32_MAX, INT64_MAX, decimal, items, mapping, text
+from crrd.lib.plain import one_line
 
 LABEL_MADE_BY, MADE_BY = "crrd.dev/made-by", "crrd"  # On sandboxes that crrd has made
 LABEL_REQUEST_UID = "crrd.dev/request-uid"
+RUNTIME_READY = "RuntimeReady"  # A condition of CRI's Status
 POD_LOGS = "/var/log/pods"  # Kubelet's default. CRI-O makes a folder of its own without one
 
 _STATES = {
@@ -51,6 +53,17 @@ def instance(container: api_pb2.Container, runtime: str) -> Instance:
         hash=annotations.get(labels.ANNOTATION_HASH, ""),
         sandbox=container.pod_sandbox_id,
     )
+
+
+def unready(response: api_pb2.StatusResponse) -> dict[str, str]:
+    """Return which conditions are not true that kubelet needs to start containers, and why.
+
+    Source: kubelet's `updateRuntimeUp`. One that the runtime does not report is not true.
+    """
+    found = {each.type: each for each in response.status.conditions}
+    missing = api_pb2.RuntimeCondition(message="the runtime does not report it")
+    conditions = ((name, found.get(name, missing)) for name in (RUNTIME_READY, NETWORK_READY))
+    return {name: one_line(each.message or each.reason) for name, each in conditions if not each.status}
 
 
 def sandbox(listed: api_pb2.PodSandbox, runtime: str) -> Sandbox:

@@ -21,6 +21,7 @@ from crrd.core.recreate.observation import ExecResult, Instance, Sandbox
 from crrd.cri import convert, discovery
 from crrd.cri.client import CriClient, OnCall
 from crrd.cri.looks import Looks
+from crrd.cri.readiness import Readiness
 from crrd.kubelet.labels import LABEL_POD_UID
 from crrd.kubelet.runtime_status import ContainerState
 from crrd.lib.errors import CrrdError, RuntimeCallError, RuntimeUnavailableError
@@ -44,9 +45,10 @@ class Connection:
     name: str
     version: str = ""
     looks: Looks = field(init=False)
+    readiness: Readiness = field(init=False)
 
     def __post_init__(self) -> None:
-        self.looks = Looks(self.client.list_containers)
+        self.looks, self.readiness = Looks(self.client.list_containers), Readiness(self.client.status)
 
     async def instances(self, pod_uid: str, *, urgent: bool) -> tuple[Instance, ...]:
         """Return all instances of the pod's containers in this runtime."""
@@ -204,6 +206,14 @@ class NodeRuntime:
             await self._search(pod_uid, urgent=True)
         home = self._runtimes_by_pod.get(pod_uid)
         return (home,) if home in found else found
+
+    async def false_conditions(self, pod_uid: str) -> Mapping[str, str]:
+        """Return which conditions of the pod's runtime are false, and why. Raises nothing."""
+        with suppress(CrrdError):
+            for each in await self._homes(pod_uid):
+                if found := await each.readiness.false_conditions():
+                    return found
+        return {}
 
     async def stop(self, instance: Instance, seconds: float) -> None:
         """CRI StopContainer with this timeout; returns when the container has stopped. Not found counts as stopped."""

@@ -97,6 +97,7 @@ class PodInspector:
             api_silent=pod_record.api_retry.waiting,
             deleting_uid=pod_record.deleting_uid,
             may_stop=self._executor.slots.may_stop(pod_record.key),
+            unready=dict(runtime_state.unready),
         )
         return self._observed(pod_record, pod, silent.result())
 
@@ -144,9 +145,11 @@ class PodInspector:
             requests[0].whole_pod or requests[0].reloads or any(work.name == WHOLE_POD for work in pod_record.works)
         )
         pod_record.runtime.sandboxes = await self._edges.runtime.sandboxes(uid) if concerned else ()
+        unready = asyncio.ensure_future(self._edges.runtime.false_conditions(uid))
         asked = loop_time()
         instances = await self._edges.runtime.instances(uid, urgent=urgent)
         answered = loop_time()
+        pod_record.runtime.unready = await unready
         if pod_record.live:  # otherwise no watch reports it; QUIET, because a longer wait needs a message
             with suppress(TimeoutError):
                 async with asyncio.timeout(QUIET):

@@ -9,6 +9,7 @@
 """
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from crrd.core.api.pod import Pod
@@ -101,6 +102,7 @@ class RuntimeState:
     foreign: dict[str, Instance | None] = field(default_factory=dict)  # An ID never changes its pod: looked up once
     retry: Retry = field(default_factory=lambda: Retry(RUNTIME_RETRY, forgiven=FORGIVEN_SECONDS))
     error: str = ""  # Error of the last call to the runtime, or ""
+    unready: Mapping[str, str] = field(default_factory=dict)  # See `ObservedPod`
     lookups: dict[Key, Lookup] = field(default_factory=dict)  # What requests that are served need besides
     kubelet_minor: int | None = None  # Kubelet's minor version, if something depends on it
     kubelet_asked: bool = False  # Whether that was asked for, so that None means that it is not known

@@ -44,7 +44,7 @@ from crrd.core.recreate.observation import (
     WorkKind,
 )
 from crrd.core.recreate.outcome import LOOK_AT_UNREADY
-from crrd.core.recreate.stop import stop_pause
+from crrd.core.recreate.stop import LOOK_AGAIN, stop_pause
 from crrd.kubelet.restart_rules import RestartPolicy
 from crrd.kubelet.runtime_status import ContainerState
 from tests.support.worlds import (
@@ -1368,6 +1368,45 @@ class TestStop:
         assert waits.states[0].message
         goes_on = written(one(request(status=waits), instance("old", hook=hook), first_seen={"r1": 0.0}))
         assert goes_on.states == (RecreateState("app", StatePhase.RECREATING, is_killed=hook is None),)
+
+    @pytest.mark.parametrize(
+        ("unready", "changes", "held"),
+        [
+            ({}, {}, ""),
+            ({"NetworkReady": "cni plugin not initialized"}, {}, "NetworkReady"),
+            ({"NetworkReady": "cni plugin not initialized"}, {"host_network": True}, ""),
+            ({"RuntimeReady": "it starts"}, {"host_network": True}, "RuntimeReady"),
+            ({"RuntimeReady": "it starts", "NetworkReady": "none"}, {}, "RuntimeReady"),
+        ],
+    )
+    @pytest.mark.parametrize("hook", [None, HOOK])
+    def test_a_runtime_that_is_not_ready_holds_the_stop_back(
+        self, unready: dict[str, str], changes: dict[str, Any], held: str, hook: Hook | None
+    ) -> None:
+        """Kubelet would not start the container again."""
+        known = pod(**changes)
+        decision = one(request(), instance("old", hook=hook), unready=unready, pod=known, first_seen={"r1": 0.0})
+        assert bool(stops(decision) or actions(decision, RunHook)) is not bool(held)
+        if held:
+            (state,) = written(decision).states
+            assert state.message == Reason.RUNTIME_NOT_READY.say(condition=held, why=unready[held])
+            assert decision.wake_at == NOW + LOOK_AGAIN
+
+    def test_nor_is_an_ended_hook_followed_by_a_stop_then(self) -> None:
+        """Its end is recorded, so that a restarted daemon does not run it again."""
+        works = hooked(HookResult(1.0))
+        decision = one(request(), instance("old", hook=HOOK), works=works, unready={"NetworkReady": "none"})
+        assert not stops(decision)
+        assert written(decision).states[0].is_killed
+
+    @pytest.mark.parametrize("of_host", [False, True])
+    def test_the_late_stop_of_a_deleted_request_waits_for_the_network_too(self, *, of_host: bool) -> None:
+        answer, works = ApiAnswer(pod(host_network=of_host), NOW), hooked(HookResult(1.0))
+        late = observed(
+            instance("old"), ended=(request(),), works=works, pod=None, answer=answer, unready={"NetworkReady": "none"}
+        )
+        decision = decided([], late, NOW)
+        assert bool(stops(decision)) is of_host
 
     def test_a_kubelet_that_does_not_answer_holds_the_stop_back(self) -> None:
         decision = one(request(), instance("old"), kubelet_silent_since=NOW - 12, first_seen={"r1": 0.0})

@@ -152,6 +152,8 @@ def test_only_once_a_decision() -> None:
     "changes",
     [
         {"kubelet_silent_since": NOW - 10},
+        {"unready": {"NetworkReady": "no CNI"}},
+        {"unready": {"RuntimeReady": "away"}, "pod": pod(host_network=True)},
         {"pod": pod(deleting=True)},
         {"pod": pod(phase="Failed")},
         {"pod": pod(restarting=True)},
@@ -160,10 +162,25 @@ def test_only_once_a_decision() -> None:
         {"pod": RESTARTS_ALL},
         {"pod": None},
     ],
-    ids=["kubelet is silent", "deleting", "ended", "restarting", "not in the pod", "Never", "whole pod", "no pod"],
+    ids=[
+        "kubelet is silent",
+        "no network",
+        "no runtime",
+        "deleting",
+        "ended",
+        "restarting",
+        "not in the pod",
+        "Never",
+        "whole pod",
+        "no pod",
+    ],
 )
 def test_only_where_kubelet_starts_the_container_again(changes: dict[str, Any]) -> None:
     assert broken(stop(), **changes) == {Rule.RETURNS}
+
+
+def test_a_pod_on_the_network_of_the_host_needs_no_other() -> None:
+    assert not broken(stop(), unready={"NetworkReady": "no CNI"}, pod=pod(host_network=True))
 
 
 def test_what_has_begun_is_finished_whatever_the_restart_policy() -> None:

@@ -299,6 +299,7 @@ def test_what_has_failed_says_why(world: Scene, reason: Reason, message: str) ->
     [
         (scene(pod=pod(FILES)), Reason.REFRESHING.say(seconds=100)),
         (scene(kubelet_silent_since=NOW - 4), Reason.KUBELET_SILENT.say(seconds=2)),
+        (scene(unready={"RuntimeReady": "away"}), Reason.RUNTIME_NOT_READY.say(condition="RuntimeReady", why="away")),
         (scene(works=OTHER_STOP), Reason.OTHER_WORK.say(work="stop")),
         (scene(works=ran(), pin_errors={"r1": "refused"}), Reason.NOT_PINNED.say(error="refused")),
         (scene(pod=pod(APP, restarting=True)), Reason.POD_RESTARTING.say()),

@@ -90,6 +90,7 @@ TURNS = [
     (Turn.DRAINING, asked(), scene(draining=True)),
     (Turn.RESTARTING, asked(), scene(pod=pod(APP, restarting=True))),
     (Turn.KUBELET_SILENT, asked(), scene(kubelet_silent_since=NOW - 4)),
+    (Turn.KUBELET_SILENT, asked(), scene(unready={"NetworkReady": "no CNI"})),
     (Turn.OTHER_WORK, asked(), scene(works=OF_OTHER)),
     (Turn.OTHER_WORK, asked(), scene(sandboxes=(FIRST, replace(SECOND, request_uid="r0")))),
     (Turn.ABANDONED, asked(), scene(works=tried("full", count=8, sent=NOW - 130))),
@@ -161,6 +162,7 @@ def test_what_ends_the_request(reason: Reason, changes: dict[str, Any]) -> None:
     [
         (Reason.POD_RESTARTING, {"pod": pod(APP, restarting=True)}),
         (Reason.KUBELET_SILENT, {"kubelet_silent_since": NOW - 4}),
+        (Reason.RUNTIME_NOT_READY, {"unready": {"NetworkReady": "no CNI"}}),
         (Reason.OTHER_WORK, {"works": OF_OTHER}),
         (Reason.OTHER_WORK, {"sandboxes": (FIRST, replace(SECOND, request_uid="r0"))}),
         (Reason.SANDBOX_RETRIED, {"works": tried("full")}),

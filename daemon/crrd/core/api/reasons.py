@@ -168,6 +168,10 @@ class Reason(ReasonTable):
         "because kubelet could not start it again"),
         "check kubelet on node {node}",
         "if its healthz port is not 10248, set --kubelet-healthz-port of the node daemon")
+    RUNTIME_NOT_READY = ("RuntimeNotReady", _WAITS,
+        ("the container runtime reports that {condition} is false: {why}; not stopping the container, because kubelet "
+        "could not start it again"),
+        "repair the network plugin (CNI) or the container runtime on node {node}", "kubectl describe node {node}")
     STOP_RETRIED = "StopRetried", _WAITS, "StopContainer failed {times}, retrying: {error}", *_RUNTIME
     NOT_ENDING = ("ContainerNotEnding", _WAITS,
         ("the container is still running {seconds}s after the end of its grace period; either its process cannot be "

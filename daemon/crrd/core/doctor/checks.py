@@ -253,6 +253,7 @@ def _runtime(facts: Facts) -> Iterator[Result]:
     """Check that the daemons reach the runtime and kubelet, and that no runtime is known to crash at a stop."""
     for reason, topic in (
         (Reason.RUNTIME_UNAVAILABLE, Topic.RUNTIME_UNAVAILABLE),
+        (Reason.RUNTIME_NOT_READY, Topic.RUNTIME_NOT_READY),
         (Reason.KUBELET_SILENT, Topic.KUBELET_SILENT),
     ):
         yield from _if_any(topic, {node for node, reasons in facts.waiting if reason.value in reasons})

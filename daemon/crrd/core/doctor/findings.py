@@ -152,6 +152,8 @@ class Topic(ReasonTable):
         "all ready daemons ({count}) reach their container runtime; no request waits for a runtime or for kubelet")
     RUNTIME_UNAVAILABLE = ("RuntimeUnavailable", State.PROBLEM, "requests wait for the container runtime on {names}",
         "check the runtime there, and the daemon's CRRD_CRI_ENDPOINTS")
+    RUNTIME_NOT_READY = ("RuntimeNotReady", State.PROBLEM,
+        "requests wait for the network plugin (CNI) or the container runtime on {names}", "kubectl describe node NAME")
     KUBELET_SILENT = ("KubeletSilent", State.PROBLEM,
         "requests wait because kubelet does not answer /healthz on {names}",
         "check kubelet there; if its healthz port is not 10248, set --kubelet-healthz-port of the daemon")

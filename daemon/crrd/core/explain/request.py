@@ -156,8 +156,9 @@ def _from_daemon(facts: Facts, containers: tuple[Finding, ...]) -> Iterator[Find
     if status.reason in (Reason.WAITING_FOR_POD, Reason.RUNTIME_UNAVAILABLE):
         advice = status.reason.advise(**facts.names)
         yield make_finding(facts, Topic.DAEMON_WAITS, stuck=True, advice=advice, message=status.message)
-    silent = [each for each in containers if status.state(each.container).reason is Reason.KUBELET_SILENT]
-    if stuck := tuple(each for each in silent if each.stuck):
+    waits = (Reason.KUBELET_SILENT, Reason.RUNTIME_NOT_READY)
+    held = [each for each in containers if status.state(each.container).reason in waits]
+    if stuck := tuple(each for each in held if each.stuck):
         yield _current(facts, stuck)
 
 

@@ -88,7 +88,7 @@ def _started_for_image(view: ContainerView, newest: Instance) -> bool:
     known = started_for_image(view, newest)
     if known is not None:
         return known
-    return view.whole.now >= _replaced_by(view) and view.whole.node.kubelet_silent_since is None
+    return view.whole.now >= _replaced_by(view) and view.whole.kubelet_waits is None
 
 
 def started_for_image(view: ContainerView, newest: Instance) -> bool | None:

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
 
-from crrd.core.api.pod import ContainerKind
+from crrd.core.api.pod import ContainerKind, Pod
 from crrd.core.api.types import DEFAULT_GRACE_SECONDS, WHOLE_POD
 from crrd.core.recreate.actions import Decision, RestartPod, RunHook, RunReload, StopContainer, WorkAction, WriteStatus
 from crrd.core.recreate.declared import changed_since, read_reload, recorded_for, undeclared
 from crrd.core.recreate.observation import (
+    NETWORK_READY,
     NO_WORK,
     Observation,
     ObservedNode,
@@ -77,6 +78,12 @@ def check(decision: Decision, observation: Observation) -> tuple[Violation, ...]
     return tuple(found)
 
 
+def _starts(found: Pod | None, pod: ObservedPod, node: ObservedNode) -> bool:
+    """Whether kubelet works, and starts containers of a pod."""
+    conditions = {*pod.unready} - ({NETWORK_READY} if found is not None and found.host_network else set())
+    return node.kubelet_silent_since is None and not conditions
+
+
 def _pod_start(action: RestartPod, decision: Decision, observation: Observation) -> dict[Rule, bool]:
     """Return which rules hold for the restart of a whole pod.
 
@@ -96,7 +103,7 @@ def _pod_start(action: RestartPod, decision: Decision, observation: Observation)
     has_image = all(container.has_image(image) for container, image in images)
     returns = (
         found is not None
-        and node.kubelet_silent_since is None
+        and _starts(found, pod, node)
         and not (found.deleting or found.ended or found.restarting)
         and target.pod_uid == found.runtime_uid
         and all(
@@ -188,7 +195,7 @@ class _Start:
     def returns(self) -> bool:
         """Whether kubelet works and would start the container again. What has begun is finished by the same rules."""
         pod = self.pod.pod or (self.pod.answer.pod if self.pod.answer is not None else None)
-        if self.node.kubelet_silent_since is not None:
+        if not _starts(pod, self.pod, self.node):
             return False
         if pod is None:  # the API server did not say in time whether it is being deleted
             return not self.known.servable and self.action.instance.pod_uid != self.pod.deleting_uid

@@ -19,6 +19,7 @@ from crrd.kubelet.runtime_status import ContainerState, newest
 STOP_ATTEMPTS = 8
 STOP_PATIENCE = 120.0  # Step 9: a failing stop is abandoned after this many attempts and seconds
 LATE_STOP_SECONDS = 5.0
+NETWORK_READY = "NetworkReady"  # A condition of CRI's Status
 """Seconds after the grace period of a hook in which its stop may still be sent, though the request has ended."""
 HASTE_SECONDS = 10.0  # For this long after a stop whose start is not persisted, looks at the runtime must be short
 
@@ -291,6 +292,7 @@ class ObservedPod:
     """What was looked up and is not answered yet: an ID (`foreign`), an image (`images`), or None for the version of
 kubelet. With the reason, or "" if the answer may come any moment."""
     may_stop: bool = True  # Whether this pod has a stop slot; the number of stops at once on a node is limited
+    unready: Mapping[str, str] = field(default_factory=dict)  # Conditions of its runtime that are false, and why
 
     def instance(self, bare_id: str) -> Instance | None:
         """The pod's instance with this ID."""

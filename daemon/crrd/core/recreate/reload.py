@@ -16,7 +16,7 @@ from crrd.core.api.reasons import EventReason, Reason
 from crrd.core.api.types import RecreateState, StatePhase
 from crrd.core.recreate.actions import RunReload, earliest
 from crrd.core.recreate.declared import Reload, changed_since, read_reload, recorded_for, undeclared
-from crrd.core.recreate.messages import NO_MESSAGE, Message, not_ready, waited
+from crrd.core.recreate.messages import NO_MESSAGE, Message, not_ready
 from crrd.core.recreate.observation import HookKind, Instance, Work, WorkKind
 from crrd.core.recreate.outcome import LOOK_AT_UNREADY
 from crrd.core.recreate.step import Step, event, fail, hold, resting, with_message
@@ -218,9 +218,8 @@ def _other_work(view: ReloadView) -> Step:
 
 
 def _silent(view: ReloadView) -> Step:
-    since, now = view.container.whole.node.kubelet_silent_since, view.container.whole.now
-    seconds, _ = waited(now if since is None else since, now)
-    return hold(view.container, Message.of(Reason.KUBELET_SILENT, seconds=seconds), look_at=now + LOOK_AGAIN)
+    whole = view.container.whole
+    return hold(view.container, whole.kubelet_waits or NO_MESSAGE, look_at=whole.now + LOOK_AGAIN)
 
 
 def _refresh(view: ReloadView) -> Step:
@@ -305,7 +304,7 @@ _RULES: tuple[_Rule, ...] = (
         Turn.OTHER_WORK,
         _other_work,
     ),
-    (lambda view: view.container.whole.node.kubelet_silent_since is not None, Turn.KUBELET_SILENT, _silent),
+    (lambda view: view.container.whole.kubelet_waits is not None, Turn.KUBELET_SILENT, _silent),
     (lambda view: view.container.whole.now < view.refreshed_at, Turn.REFRESHING, _refresh),
     (lambda view: view.needs_ip, Turn.NO_IP, _await_ip),
     (lambda view: True, Turn.SENT, _send),

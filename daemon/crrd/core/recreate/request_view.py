@@ -18,8 +18,15 @@ from crrd.core.api.types import (
     Status,
 )
 from crrd.core.recreate.actions import NOTHING, Decision, EmitEvent, PinContainers, WriteStatus, earliest
-from crrd.core.recreate.messages import NO_MESSAGE, Message
-from crrd.core.recreate.observation import Observation, ObservedNode, ObservedPod, ObservedRequest, Work
+from crrd.core.recreate.messages import NO_MESSAGE, Message, waited
+from crrd.core.recreate.observation import (
+    NETWORK_READY,
+    Observation,
+    ObservedNode,
+    ObservedPod,
+    ObservedRequest,
+    Work,
+)
 
 QUIET = 1.0  # Seconds until a wait for the pod or a container is written to the status
 ASK_AGAIN = 0.05  # Seconds until a look that came too early is repeated
@@ -54,6 +61,22 @@ class RequestView:
     def now(self) -> float:
         """Monotonic seconds."""
         return self.observation.now
+
+    @property
+    def kubelet_waits(self) -> Message | None:
+        """Step 6: why kubelet would not start a container of the pod now, None if it would.
+
+        Source: kubelet starts nothing while its runtime is not ready (`syncLoop`), and only pods on the host's network
+        while the network is not (`syncPod`).
+        """
+        observed = self.observed
+        if (since := self.node.kubelet_silent_since) is not None:
+            seconds, _ = waited(since, self.now)
+            return Message.of(Reason.KUBELET_SILENT, seconds=seconds)
+        pod = observed.pod or (observed.answer.pod if observed.answer is not None else None)
+        of_host = pod is not None and pod.host_network
+        barring = (each for each in observed.unready.items() if each[0] != NETWORK_READY or not of_host)
+        return next((Message.of(Reason.RUNTIME_NOT_READY, condition=name, why=why) for name, why in barring), None)
 
     def works_of_others(self, bare_id: str) -> list[tuple[ObservedRequest, Work]]:
         """Return what this process has done to an instance for the pod's other requests, live or not."""

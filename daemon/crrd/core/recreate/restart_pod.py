@@ -175,10 +175,8 @@ def _restarting(view: SandboxView) -> Decision:
 
 
 def _silent(view: SandboxView) -> Decision:
-    now = view.whole.now
-    seconds, _ = waited(view.whole.node.kubelet_silent_since or now, now)
-    why = Message.of(Reason.KUBELET_SILENT, seconds=seconds)
-    return _all(view, lambda each: hold(each, why, look_at=now + LOOK_AGAIN))
+    why = view.whole.kubelet_waits or NO_MESSAGE
+    return _all(view, lambda each: hold(each, why, look_at=view.whole.now + LOOK_AGAIN))
 
 
 def _other_work(view: SandboxView) -> Decision:
@@ -261,7 +259,7 @@ _RULES: tuple[_Rule, ...] = (
     (lambda view: not view.whole.gate.open, Turn.UNREADY, _rest),
     (lambda view: view.whole.node.draining, Turn.DRAINING, _rest),
     (lambda view: view.whole.pod.restarting, Turn.RESTARTING, _restarting),
-    (lambda view: view.whole.node.kubelet_silent_since is not None, Turn.KUBELET_SILENT, _silent),
+    (lambda view: view.whole.kubelet_waits is not None, Turn.KUBELET_SILENT, _silent),
     (lambda view: view.waits_for_others, Turn.OTHER_WORK, _other_work),
     (lambda view: view.work.stop_abandoned, Turn.ABANDONED, _abandon),
     (lambda view: view.whole.now < view.retry_at, Turn.RETRIED, _retry),

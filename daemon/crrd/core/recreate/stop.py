@@ -105,7 +105,7 @@ def _finish(view: RequestView, instance: Instance, work: Work) -> Decision:
     retry_at = now if (last := work.last_stop) is None else last.ended + stop_pause(last.count, instance.id)
     if now < retry_at:
         return Decision(wake_at=retry_at)
-    if node.kubelet_silent_since is not None or (pod is not None and pod.restarting):
+    if view.kubelet_waits is not None or (pod is not None and pod.restarting):
         return Decision(wake_at=now + LOOK_AGAIN)
     if not observed.may_stop:
         return Decision(waits_for_slot=True)
@@ -128,8 +128,8 @@ def _next_part(view: ContainerView, instance: Instance, *, blocked: bool) -> Ste
         return Step(state=resting(view))
     if view.whole.pod.restarting:
         return hold(view, Message.of(Reason.POD_RESTARTING))
-    if node.kubelet_silent_since is not None:
-        return _await_kubelet(view, instance, node.kubelet_silent_since)
+    if (why := view.whole.kubelet_waits) is not None:
+        return _await_kubelet(view, instance, why)
     if (until := view.whole.pod_restart_until) is not None:
         return hold(view, Message.of(Reason.OTHER_WORK, work=WorkKind.SANDBOX), look_at=until)
     if others := [work for work in view.others if work.under_way is not None]:
@@ -137,12 +137,11 @@ def _next_part(view: ContainerView, instance: Instance, *, blocked: bool) -> Ste
     return _begin(view, instance)
 
 
-def _await_kubelet(view: ContainerView, instance: Instance, silent_since: float) -> Step:
+def _await_kubelet(view: ContainerView, instance: Instance, why: Message) -> Step:
     """Step 9: wait, because kubelet would not start the container again. Record the end of its hook anyway."""
-    now, ended = view.whole.now, view.hook_done and not view.state.is_killed
-    seconds, _ = waited(silent_since, now)
+    ended = view.hook_done and not view.state.is_killed
     state = replace(recreating(view.state, view.work), is_killed=True) if ended else view.state
-    step = hold(view, Message.of(Reason.KUBELET_SILENT, seconds=seconds), state, now + LOOK_AGAIN)
+    step = hold(view, why, state, view.whole.now + LOOK_AGAIN)
     return replace(step, hook_ended=instance.pin) if ended else step
 
 
