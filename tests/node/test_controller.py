@@ -24,7 +24,15 @@ from crrd.core.api.types import (
 )
 from crrd.core.recreate.actions import Action, Decision, EmitEvent, RunHook, StopContainer, WriteStatus
 from crrd.core.recreate.invariants import Rule
-from crrd.core.recreate.observation import Hook, HookKind, HookResult, Instance, Observation, WorkKind
+from crrd.core.recreate.observation import (
+    LATE_STOP_SECONDS,
+    Hook,
+    HookKind,
+    HookResult,
+    Instance,
+    Observation,
+    WorkKind,
+)
 from crrd.kubelet.restart_rules import RestartPolicy
 from crrd.kubelet.runtime_status import ContainerState
 from crrd.lib.errors import (
@@ -511,6 +519,20 @@ async def test_a_stop_after_a_hook_waits_for_the_api_server() -> None:
         assert node.stops == []
         await node.completed()
         assert node.hooks_run == ["old"]
+
+
+async def test_and_goes_on_without_it_once_the_grace_period_is_over() -> None:
+    async with MemoryNode(hook=HOOK) as node:
+        node.hook_seconds = 5.0
+        node.post(request())
+        await node.until(lambda: bool(node.hooks_run))
+        began = asyncio.get_running_loop().time()
+        node.write_errors = [ApiUnavailableError("away")] * 1000
+        await node.until(lambda: bool(node.stops))
+        assert asyncio.get_running_loop().time() - began <= 30 + LATE_STOP_SECONDS + 1
+        node.write_errors.clear()
+        await node.completed()
+        assert len(node.hooks_run) == 1
 
 
 async def test_a_refused_write_is_tried_again() -> None:

@@ -68,7 +68,7 @@ class Conduct(Promises):
             (uid,) = owners
             obj = self._active(uid)
             hooks = [act for act in self._hooks.get(container.id, ()) if act.life is life and uid in act.owners]
-            over = uid in life.live_requests() and any(act.outcome == "" for act in hooks)
+            over = uid in life.live_requests() and any(act.outcome == "" and now < act.at + grace for act in hooks)
             if obj is not None and over and not self.known[uid].restored and not self._is_told(obj, container.name):
                 self.broken(f"a stop of {container.id}, and its request does not say yet that the hook has run")
 

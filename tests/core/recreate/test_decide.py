@@ -32,6 +32,7 @@ from crrd.core.recreate.decide import in_serving_order
 from crrd.core.recreate.messages import Message, waited
 from crrd.core.recreate.observation import (
     HASTE_SECONDS,
+    LATE_STOP_SECONDS,
     ApiAnswer,
     Ending,
     Hook,
@@ -1407,6 +1408,16 @@ class TestStop:
         )
         decision = decided([], late, NOW)
         assert bool(stops(decision)) is of_host
+
+    @pytest.mark.parametrize(("left", "sent"), [(-4.9, False), (-5.0, True)])
+    def test_the_record_of_a_hook_is_waited_for_until_its_grace_period_is_over(
+        self, left: float, *, sent: bool
+    ) -> None:
+        """The API server may be away for long, and a program whose hook has run has left its work."""
+        works = hooked(HookResult(1.0), until=NOW + left)
+        decision = one(request(), instance("old", hook=HOOK), works=works)
+        assert stops(decision) == ["old"] * sent
+        assert sent or decision.wake_at == NOW + left + LATE_STOP_SECONDS
 
     def test_a_kubelet_that_does_not_answer_holds_the_stop_back(self) -> None:
         decision = one(request(), instance("old"), kubelet_silent_since=NOW - 12, first_seen={"r1": 0.0})

@@ -182,9 +182,10 @@ def _begin(view: ContainerView, instance: Instance) -> Step:
     if work.hook_result is not None and work.hook_result.error:
         failure = Message.of(Reason.HOOK_FAILED, error=work.hook_result.error)
         events.append(event(view, EventReason.HOOK_FAILED, f"Container {view.name}: {failure.text}", warning=True))
-    if view.hook_done and not state.is_killed:
+    latest = None if work.hook_until is None else work.stop_until
+    if view.hook_done and not state.is_killed and (latest is None or view.whole.now < latest):
         recorded = replace(recreating(view.state, view.work), is_killed=True)
-        return Step(tuple(events), state=recorded, hook_ended=instance.pin, lasting=True)
+        return Step(tuple(events), latest, state=recorded, hook_ended=instance.pin, lasting=True)
     step = _send(view, instance)
     return replace(step, actions=(*events, *step.actions))
 
