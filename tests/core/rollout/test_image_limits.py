@@ -266,8 +266,9 @@ def test_an_image_that_is_present_for_long_is_given_only_within_the_budgets() ->
     assert stopped(plan(60, pod, down, third)) == ["web-0"], "the limit of the run itself is used up"
     missing = [stopped(plan(60, pod, other, workload=workload(desired))) for desired in (3, 4)]
     assert missing == [[], ["web-0"]], "pods that are not created yet count"
-    both = world((pod, down), present(of, pod, 60), asked(of, down))
-    assert patched(planned(replace(both, budgets=(budget(1),)), of)) == ["web-0"], "one that is down uses nothing more"
+    for gone in (down, replace(other, pod=replace(other.pod, deleting=True))):
+        both = world((pod, gone), present(of, pod, 60), asked(of, gone))
+        assert patched(planned(replace(both, budgets=(budget(1),)), of)) == ["web-0"], "it uses nothing more"
 
 
 @pytest.mark.parametrize(("period", "most"), [(20, 1), (60, 2), (200, 4)])

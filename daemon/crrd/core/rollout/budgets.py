@@ -28,6 +28,7 @@ class _Disruptions:
     budget: Budget
     elsewhere: int  # Pods of other targets that it may select, and that have an open request
     left: int  # How many more of its pods may go down now
+    serving: int  # Its busy pods that are still ready, before any pod is chosen
     while_other: str  # Which other run may have used it up, as the end of a sentence
 
 
@@ -94,11 +95,10 @@ class Budgets:
 
         What PodDisruptionBudgets allow now takes into account which pods are unready. Of the limit, it has its place.
         Whether pods of other targets with an open request are unready is not known here, so all of them count.
+        This is asked before any pod is chosen.
         """
-        busy = [each for uid, each in self._down.items() if uid in self._busy and each.ready]
         return len(self._down) + self._missing > self._limit or any(
-            each.budget.selects(member.labels)
-            and each.budget.allowed < sum(each.budget.selects(other.labels) for other in busy) + each.elsewhere
+            each.budget.allowed < each.serving + each.elsewhere and each.budget.selects(member.labels)
             for each in self._disruptions
         )
 
@@ -254,10 +254,11 @@ def _disruptions(world: World, budget: Budget, busy: Iterable[Member], elsewhere
     labels = ((each, world.labels.get(each.request.pod_uid)) for each in elsewhere)
     requests = [each for each, known in labels if known is None or budget.selects(known)]
     pods = len({each.request.pod_uid or each.request.name for each in requests})
-    left = budget.allowed - sum(budget.selects(member.labels) for member in busy) - pods
+    selected = [member for member in busy if budget.selects(member.labels)]
+    left, serving = budget.allowed - len(selected) - pods, sum(each.ready and each.counts for each in selected)
     first = min(requests, key=lambda each: each.request.name, default=None) if budget.allowed > 0 else None
     other = f" while run {first.run.name} restarts pod {first.request.pod_name}" if first is not None else ""
-    return _Disruptions(budget, pods, left, other)
+    return _Disruptions(budget, pods, left, serving, other)
 
 
 def _with_reason(member: Member, wait: Wait) -> str:
