@@ -267,6 +267,22 @@ def test_a_container_that_is_unready_again_holds_the_next_one() -> None:
     assert next_container(read_member(after), LATER) == ""
 
 
+def test_no_container_is_next_if_the_pod_lacks_one_that_was_begun() -> None:
+    """Somebody has written the record by hand. Kubelet has yet to start the other container."""
+    after = restarted(pod())
+    annotations = after["metadata"]["annotations"]
+    record = json.loads(annotations[ANNOTATION_PATCHED])
+    record["containers"].insert(0, {**record["containers"][0], "name": "gone"})
+    annotations[ANNOTATION_PATCHED] = json.dumps(record)
+    found = read_member(after)
+    assert found.patched is not None
+    assert {each.name: each.phase for each in found.patched.request.status.states} == {
+        "app": StatePhase.RECREATING,
+        "gone": StatePhase.FAILED,
+    }
+    assert (next_container(found, LATER), proceed(found, LATER)) == ("", ())
+
+
 @pytest.mark.parametrize(("seconds", "due"), [(540, True), (541, False)])
 def test_none_is_restarted_that_may_not_start_before_the_deadline(seconds: int, *, due: bool) -> None:
     """It would get its image back while it is stopped, and kubelet would restart it twice. The pod has 30 s to stop."""

@@ -128,7 +128,8 @@ def next_container(member: Member, now: datetime) -> str:
         return ""
     phases = {each.name: asked.request.status.state(each.name).phase for each in record.containers}
     begun = [name for name, phase in phases.items() if phase is not StatePhase.PENDING]
-    back = all(phases[name].final and member.pod.containers[name].ready for name in begun)
+    there = member.pod.containers  # the record may name others, because anybody can write annotations
+    back = all(phases[name].final and name in there and there[name].ready for name in begun)
     return next((name for name in phases if name not in begun), "") if back else ""
 
 
