@@ -219,7 +219,7 @@ def test_a_deployment_that_is_deleted_before_it_has_adopted_its_pods_is_not_wait
     """Its pods were left alone (`--cascade=orphan`). A run that keeps the template is done."""
     done = replace(world(pods(NEW)), workload=None)
     left = planned(done, of_image(adopt=True))
-    assert (left.end, left.message) == (End.LEFT_OUT, "deployment.apps/web was deleted, or owns no pods any more")
+    assert (left.end, left.message) == (End.LEFT_OUT, "deployment.apps/web was deleted")
     assert planned(done, of_image()).end is End.DONE
 
 

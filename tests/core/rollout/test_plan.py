@@ -805,26 +805,46 @@ class TestEnds:
         assert found.message.endswith(f"(restartPolicy Never){more}")
 
     @pytest.mark.parametrize(
-        ("there", "pods", "end"),
+        ("there", "pods", "end", "why_not"),
         [
-            (None, (), End.LEFT_OUT),
-            (None, (recreated(ONE),), End.DONE),
-            (workload(2), (), End.LEFT_OUT),
-            (workload(2, deleting=True), (recreated(ONE),), End.LEFT_OUT),
-            (workload(2, deleting=True), (recreated(ONE), TWO), None),
+            (None, (), End.LEFT_OUT, "was deleted"),
+            (None, (recreated(ONE),), End.DONE, ""),
+            (workload(2), (), End.LEFT_OUT, "owns no pods any more"),
+            (workload(0), (), End.DONE, ""),
+            (workload(2, deleting=True), (), End.LEFT_OUT, "was deleted"),
+            (workload(2, deleting=True), (recreated(ONE),), End.LEFT_OUT, "was deleted"),
+            (workload(2, deleting=True), (recreated(ONE), TWO), None, ""),
         ],
     )
     def test_a_workload_that_is_gone_has_left_its_pods_alone(
-        self, there: Workload | None, pods: tuple[Member, ...], end: End | None
+        self, there: Workload | None, pods: tuple[Member, ...], end: End | None, why_not: str
     ) -> None:
         """After `kubectl delete --cascade=orphan`, another workload owns them, and they have the old data."""
         of = run(max_unavailable=Amount(2))
         found = planned(World(pods, (succeeded(of, ONE),), there), of)
-        assert found.end is end
-        if end is End.LEFT_OUT:
-            assert found.message == "deployment.apps/web was deleted, or owns no pods any more"
+        assert (found.end, found.message) == (end, f"deployment.apps/web {why_not}" if why_not else "")
         other = run(target=Target("pods app=web", selector="app=web"))
         assert planned(World((), (succeeded(other, ONE),)), other).end is End.DONE
+
+    @pytest.mark.parametrize("options", [{}, {"whole_pod": True}, {"reload": True}, {"patch": True}])
+    def test_a_workload_whose_last_pod_was_deleted_gets_the_next_one_soon(self, options: dict[str, Any]) -> None:
+        """So a run ends without it only if the controller does not create it."""
+        of = run(**options)
+        known = World((), (asked(of, ONE),), workload(1))
+        found = planned(known, of)
+        assert (found.end, found.message) == (End.LEFT_OUT, "deployment.apps/web owns no pods any more")
+        wait = found.wait_before_end
+        assert wait.why == "waiting for new pods of deployment.apps/web, it has 0 of 1"
+        assert wait.command == "kubectl describe deployment.apps/web -n default"
+        for other in (
+            replace(known, workload=None),
+            replace(known, workload=workload(1, deleting=True)),
+            replace(known, workload=workload(0)),
+            replace(known, aborted=frozenset({"run"})),
+            replace(known, members=(replace(TWO, created=AFTER),)),
+        ):
+            ended = planned(other, of)
+            assert (ended.end is None, ended.wait_before_end) == (False, NO_WAIT)
 
     @pytest.mark.parametrize("there", [None, workload(2, deleting=True)])
     def test_a_node_is_not_waited_for_once_the_workload_is_deleted(self, there: Workload | None) -> None:
@@ -836,7 +856,7 @@ class TestEnds:
         assert (off.end, off.wait_before_end.why) == (End.PUT_OFF, off.message), "else it may be back soon"
         found = planned(replace(known, workload=there), of)
         assert (found.end, found.wait_before_end) == (End.LEFT_OUT, NO_WAIT)
-        assert found.message == "deployment.apps/web was deleted, or owns no pods any more"
+        assert found.message == "deployment.apps/web was deleted"
 
     def test_a_failure_in_its_own_words(self) -> None:
         of = run("app", "side")

@@ -18,7 +18,7 @@ from crrd.core.rollout.requests import GivenImage, RunRequest
 from crrd.core.rollout.rows import Row
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.state import Member, World
-from crrd.core.rollout.waits import NO_WAIT, Skip, Wait
+from crrd.core.rollout.waits import NO_WAIT, Skip, Wait, WaitReason
 from crrd.kubelet.version import known_minor
 
 
@@ -147,8 +147,20 @@ class Kind(ABC):
         return []
 
     def wait_before_end(self, rows: tuple[Row, ...], end: End) -> Wait:
-        """Return what a run waits for, for a limited time, before this end."""
-        return NO_WAIT
+        """Return what a run waits for, for a limited time, before this end.
+
+        If the workload has no pods, its controller may be creating the next ones. They have the present configuration.
+        """
+        has_none = end is End.LEFT_OUT and not self.world.members
+        return self.wait_for_pods(0) if has_none else NO_WAIT
+
+    def wait_for_pods(self, count: int) -> Wait:
+        """Return the wait for the pods that the workload lacks. `count` is how many it has."""
+        there, target = self.world.workload, self.run.target.words
+        if there is None or there.deleting:
+            return NO_WAIT
+        command = f"kubectl describe {target} -n {self.run.namespace}"
+        return Wait.of(WaitReason.MISSING_PODS, command, target=target, count=count, desired=there.desired)
 
     def completed(self) -> Run:
         """Return the run with the defaults that depend on the world."""

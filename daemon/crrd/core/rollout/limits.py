@@ -12,7 +12,8 @@ PATIENCE_SECONDS = 3600.0
 """Default time without progress until the run ends. A pod that waits for a budget must not wait forever."""
 NODE_SECONDS = 60.0
 """How long a run waits for nodes that are down, once no other pods are left. An update of the node daemons takes each
-away for seconds. A run with an image waits as long for pods that are just being recreated."""
+away for seconds. A run waits as long for the pods of a workload that has none, and one with an image for each that is
+just being recreated."""
 TICK_SECONDS = 1.0  # Longest time from one plan to the next
 
 

@@ -191,9 +191,11 @@ def _lost_pods(kind: Kind, rows: tuple[Row, ...], _: Part) -> str | None:
     """
     world, target = kind.world, kind.run.target
     there, left = world.workload, kind.needs_workload or any(row.stage is Stage.PUT_OFF for row in rows)
-    gone = not world.members and (there is None or there.desired > 0)
-    lost = target.uid and (gone or (left if there is None else there.deleting))
-    return f"{target.words} was deleted, or owns no pods any more" if lost else None
+    deleted = (left or not world.members) if there is None else there.deleting
+    if target.uid and deleted:
+        return f"{target.words} was deleted"
+    has_none = there is not None and there.desired > 0 and not world.members
+    return f"{target.words} owns no pods any more" if target.uid and has_none else None
 
 
 def _put_off(_: Kind, rows: tuple[Row, ...], __: Part) -> str | None:

@@ -27,7 +27,7 @@ from crrd.core.rollout.rows import Row
 from crrd.core.rollout.run import Run
 from crrd.core.rollout.skips import barred
 from crrd.core.rollout.state import Member, World
-from crrd.core.rollout.waits import NO_WAIT, Skip, Wait, WaitReason
+from crrd.core.rollout.waits import NO_WAIT, Skip, Wait
 from crrd.kubelet.restart_rules import RestartPolicy, keeps_sidecars
 
 
@@ -121,11 +121,7 @@ class NewImage(Kind):
             and not (self.facts.change.follow or self.facts.change.of_template)
         )
         count = len(self.facts.members)
-        if adopted or count >= there.desired:
-            return Wait(self.facts.starting)
-        target = self.run.target.words
-        command = f"kubectl describe {target} -n {self.run.namespace}"
-        return Wait.of(WaitReason.MISSING_PODS, command, target=target, count=count, desired=there.desired)
+        return Wait(self.facts.starting) if adopted or count >= there.desired else self.wait_for_pods(count)
 
     def completed(self) -> Run:
         """See Kind."""

@@ -16,7 +16,7 @@ from crrd.core.rollout.rows import Row
 from crrd.core.rollout.run import Options
 from crrd.core.rollout.skips import wanted
 from crrd.core.rollout.state import Member
-from crrd.core.rollout.waits import NO_WAIT, Skip, Wait, WaitReason
+from crrd.core.rollout.waits import Skip, Wait, WaitReason
 from crrd.kubelet.restart_rules import RestartPolicy, keeps_sidecars
 
 _UNFIT = (Skip.NOT_ALWAYS, Skip.KEPT, Skip.LONG_GRACE, Skip.CHANGED, Skip.NO_SPELLING)
@@ -38,7 +38,8 @@ class PatchRestart(Restart):
     def wait_before_end(self, rows: tuple[Row, ...], end: End) -> Wait:
         """See Kind. Kubelet may not be able to start a container, and nobody else gives it its image back."""
         waits = [row.pod for row in rows if _is_begun(row)]
-        return Wait.of(WaitReason.NOT_STARTED, pods=", ".join(waits)) if waits else NO_WAIT
+        waiting = Wait.of(WaitReason.NOT_STARTED, pods=", ".join(waits))
+        return waiting if waits else super().wait_before_end(rows, end)
 
     def left_out(self, rows: Iterable[Row]) -> list[str]:
         """See Kind: what a patch could not restart, also beside containers of the same pod that it has restarted."""
