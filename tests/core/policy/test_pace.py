@@ -52,6 +52,15 @@ def test_a_turn_with_progress_to_its_end_was_not_in_vain() -> None:
     assert pace.idle, "it has made progress once, and then none for a minute"
 
 
+def test_a_pod_that_comes_and_goes_is_no_progress() -> None:
+    """Else the policy would never say that its run is blocked, for example by a budget."""
+    pace, turns = Pace(0.0), (Stage.DONE, Stage.SETTLING, Stage.DONE, Stage.SETTLING)
+    for turn, stage in enumerate(turns):
+        waiting = replace(WAITING.rows[0], uid="other")
+        pace.after(replace(WAITING, rows=(Row("web-0", "u", stage), waiting)), 120.0 * turn)
+    assert (pace.moved_at, pace.idle) == (120.0, True)
+
+
 def test_a_run_whose_nodes_are_down_has_time_to_end() -> None:
     """It waits for them for a minute of one turn. A run that can still start pods has less time for that."""
     row = Row("web-0", "u", Stage.PUT_OFF)

@@ -9,10 +9,23 @@ from crrd.core.rollout.limits import NODE_SECONDS, PATIENCE_SECONDS, Limits, Tim
 from crrd.core.rollout.parts import Part, PartState
 from crrd.core.rollout.phases import End, RunPhase, Stage
 from crrd.core.rollout.plan import Plan
+from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.restart import FileActions
 from crrd.core.rollout.rows import Row
+from crrd.core.rollout.state import World
 from crrd.core.rollout.waits import NO_WAIT, Wait
-from tests.support.rollouts import run
+from tests.support.rollouts import (
+    AFTER,
+    again,
+    budget,
+    members,
+    planned,
+    recreated,
+    run,
+    stages,
+    succeeded,
+    workload,
+)
 
 RUN = run()
 NODES = Wait("web-0: the node is down")
@@ -94,6 +107,32 @@ def test_progress_extends_the_time_but_not_that_of_the_whole_run() -> None:
     asked.restart()
     assert asked.apply(plan(), RUN, 3500.0).end is None
     assert asked.apply(plan(), RUN, 4000.0).end is None, "a user has answered"
+
+
+def test_what_comes_back_is_no_progress() -> None:
+    """One pod crashes again and again, and the other one waits for a budget that allows no disruption."""
+    of, (one, two) = run(), members(2)
+    first, limits = succeeded(of, one, completion_time=AFTER), Limits(Times(), 0.0)
+
+    def ends(now: float, *, ready: bool, asked: RunRequest = first) -> End | None:
+        world = World((recreated(one, ready=ready), two), (asked,), workload(2), budgets=(budget(0),))
+        found = planned(world, of)
+        assert stages(found) == {"web-0": "done" if ready else "getting ready", "web-1": "waiting"}
+        return limits.apply(found, of, now).end
+
+    assert [ends(now, ready=now % 20 == 0) for now in range(0, 3610, 10)] == [None] * 361
+    assert ends(3610.0, ready=True) is End.TIMED_OUT, "an hour after it was unready for the first time"
+    limits = Limits(Times(), 0.0)
+    assert ends(0.0, ready=True) is None
+    assert ends(3500.0, ready=True, asked=again(first, first)) is None
+    assert ends(7000.0, ready=True, asked=again(first, first)) is None, "another request is progress"
+
+
+def test_another_step_is_progress() -> None:
+    limits = Limits(Times(), 0.0)
+    for now, part in ((0.0, Part()), (3500.0, Part(1)), (7000.0, Part(1, PartState.ASKING)), (7001.0, Part(1))):
+        assert limits.apply(plan(part=part), RUN, now).end is None
+    assert limits.apply(plan(part=Part(1)), RUN, 10_600.0).end is End.TIMED_OUT
 
 
 def test_a_turn_that_has_lasted_for_long_begins_no_pod_and_ends_once_none_waits_for_it() -> None:

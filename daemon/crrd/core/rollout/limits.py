@@ -43,7 +43,7 @@ class Limits:
         self._limit = now + times.timeout if times.timeout else float("inf")
         self._turn_ends = self._ends = min(self._limit, now + times.most)
         self._until: float | None = None  # While it waits before its end (`Plan.wait_before_end`): when the run ends
-        self._progress: object = None  # Stages, and pods that are about to start, when the time was last extended
+        self._reached = frozenset[object]()  # By this process; with anything more, the time is extended
 
     def seconds_left(self, now: float) -> float:
         """Return the time until the next plan at the latest."""
@@ -51,7 +51,7 @@ class Limits:
 
     def restart(self) -> None:
         """Count the next plan as progress, because a user has answered."""
-        self._progress = None
+        self._reached = frozenset()
 
     def apply(self, plan: Plan, run: Run, now: float, *, trouble: str = "", problem: str = "") -> Plan:
         """Return the plan that is carried out now.
@@ -85,13 +85,12 @@ class Limits:
 
     def _extend(self, plan: Plan, run: Run, now: float) -> None:
         """Extend the time limit after progress, but not beyond one for the whole run."""
-        patience, part = self._times.patience, (plan.part.number, plan.part.state)
-        progress = [row.stage for row in plan.rows], plan.actions.begins_with, part
-        if (self._times.timeout is None or patience is not None) and progress != self._progress:
+        patience, reached = self._times.patience, plan.reached
+        if (self._times.timeout is None or patience is not None) and not reached <= self._reached:
             options = run.options
             rest = options.judge + (options.step_pause or 0)  # it belongs to the run, and needs no turn
             most = max(PATIENCE_SECONDS, options.pod_timeout + plan.min_ready) + rest
             seconds = most if patience is None else patience
-            self._progress, self._ends = progress, min(self._turn_ends, now + seconds)
+            self._reached, self._ends = self._reached | reached, min(self._turn_ends, now + seconds)
         if patience is not None and not plan.drained:
             self._ends = min(self._limit, max(self._ends, now + TICK_SECONDS))

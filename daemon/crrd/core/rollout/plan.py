@@ -51,6 +51,16 @@ class Plan:
         return any(row.request is not None for row in self.rows)
 
     @property
+    def reached(self) -> frozenset[object]:
+        """What the run has reached by now: stages of its pods, the pods that it begins with, and the state of a step.
+
+        It makes progress if any of this is new. A pod that is ready and unready in turns, for example because it
+        crashes, comes back to the same stages.
+        """
+        stages = {(row.uid, row.request and row.request.request.name, row.stage) for row in self.rows}
+        return frozenset((*stages, *self.actions.begins_with, (self.part.number, self.part.state)))
+
+    @property
     def drained(self) -> bool:
         """Whether no pod needs a step of this run. Else its process must not leave it."""
         return not any(row.needs_step for row in self.rows)
