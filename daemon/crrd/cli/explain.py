@@ -255,6 +255,7 @@ class _Reader(BestEffortReader):
             pod=pod,
             pod_read="the pod" not in self.unread,
             ready_since=read.read_ready_since(found or {}),
+            ends=read.read_ends(found or {}),
             others=read.others_of(request, others or ()),
             node=read.read_node(node) if node_name and "the node" not in self.unread else None,
             daemons=daemons,

@@ -20,6 +20,7 @@ from crrd.core.explain.facts import (
     is_admitted,
     others_of,
     read_daemon,
+    read_ends,
     read_event,
     read_node,
     read_ready_since,
@@ -165,6 +166,7 @@ def facts(obj: Json, pod_obj: Json | None, others: tuple[Json, ...] = (), events
         now=NOW,
         pod=None if pod_obj is None else parse_pod(pod_obj),
         ready_since=read_ready_since(pod_obj or {}),
+        ends=read_ends(pod_obj or {}),
         others=others_of(wanted, map(parse_request, (obj, *others))),
         node=READY,
         daemons=(DAEMON,),
@@ -259,6 +261,9 @@ PODS_THERE = (
     "--field-selector spec.nodeName=n1"
 )
 BACK_OFF = "back-off 40s restarting failed container=app pod=web_shop(pod-1)"
+OOM = {"terminated": {"finishedAt": ago(9), "exitCode": 137, "reason": "OOMKilled"}}
+NEW_RUNS = "the new container containerd://new012345678 is running (for 20s)"
+CHECK_LOG = "if the container exits on its own, check its log: kubectl logs -n shop web -c app --previous"
 
 
 def failed(message: str, reason: str = "", summary: str = "0 of 1 containers recreated; failed: app") -> Json:
@@ -818,6 +823,87 @@ ROWS = [
             ("2m0s", 90, "in about 30s"),
             ("12s500ms", 8, "in about 4s"),
             (f"1m{'9' * 400}s", 1, "in about 11574d1h"),
+        )
+    ),
+    *(
+        Row(
+            f"a container that keeps ending: {name}",
+            request(**KILLED),
+            verdict,
+            f"container app: {what}",
+            advice,
+            pod=pod(status(NEW, count, **{"lastState": OOM, "ready": False, **shown})),
+            since=since,
+        )
+        for name, count, shown, since, verdict, what, advice in (
+            (
+                "in its back-off",
+                11,
+                {"state": {"waiting": {"reason": "CrashLoopBackOff", "message": BACK_OFF}}},
+                9,
+                STUCK,
+                ("waiting for kubelet: CrashLoopBackOff, back-off 40s restarting failed container; next try in about "
+                "31s; restarted 8 times since its recreation, last: OOMKilled (137)"),
+                f"{CHECK_LOG} | kubelet restarts the container when its back-off ends",
+            ),
+            (
+                "runs for the moment",
+                11,
+                {},
+                20,
+                STUCK,
+                (f"{NEW_RUNS}, but is not ready: its readiness probe has not succeeded yet; "
+                "restarted 8 times since its recreation, last: OOMKilled (137)"),
+                f"{CHECK_LOG} | check the result of its readiness probe",
+            ),
+            (
+                "has just ended",
+                11,
+                {"state": OOM, "lastState": {}},
+                9,
+                STUCK,
+                ("the container has stopped with exit code 137; waiting for kubelet to restart it; "
+                "restarted 8 times since its recreation, last: OOMKilled (137)"),
+                CHECK_LOG,
+            ),
+            (
+                "kubelet says no more than the code",
+                6,
+                {"lastState": {"terminated": {"exitCode": 0}}},
+                20,
+                STUCK,
+                (f"{NEW_RUNS}, but is not ready: its readiness probe has not succeeded yet; "
+                "restarted 3 times since its recreation, last: exit code 0"),
+                CHECK_LOG,
+            ),
+            (
+                "kubelet says nothing",
+                6,
+                {"lastState": {}},
+                20,
+                STUCK,
+                (f"{NEW_RUNS}, but is not ready: its readiness probe has not succeeded yet; "
+                "restarted 3 times since its recreation"),
+                CHECK_LOG,
+            ),
+            (
+                "not often yet",
+                5,
+                {},
+                20,
+                MOVING,
+                f"{NEW_RUNS}, but is not ready: its readiness probe has not succeeded yet",
+                "check the result of its readiness probe",
+            ),
+            (
+                "is ready now",
+                11,
+                {"ready": True},
+                20,
+                MOVING,
+                f"{NEW_RUNS}, and is ready; waiting for the node daemon to record it",
+                "",
+            ),
         )
     ),
     Row(

@@ -16,6 +16,7 @@ OVERDUE_SECONDS = 15.0
 """How much longer than its grace period a stop may take before it counts as stuck: kubelet reports with a delay."""
 DAEMON_PATIENCE_SECONDS = 30.0  # The node's daemon should have acted by then
 READY_PATIENCE_SECONDS = 300.0  # A running container should be ready by then
+PATIENCE_RESTARTS = 2  # A container that is restarted more often after its recreation does not get ready by itself
 
 _BACK_OFF = re.compile(r"back-off (\S+) restarting failed container")
 _GO_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(ms|h|m|s)")  # As Go prints one: `1m20s`
@@ -52,8 +53,10 @@ def _find(facts: Facts, container: RequestedContainer, state: RecreateState) -> 
     if known.kind is ContainerKind.INIT:
         return _status_message(facts, state, Topic.TURN_AWAITED)
     if not known.running:
-        return _not_running(facts, state, known)
-    return _runs_again(facts, known) if _runs_next(target, container, known) else _to_be_stopped(facts, state)
+        return _keeps_ending(facts, target, known, _not_running(facts, state, known))
+    if _runs_next(target, container, known):
+        return _keeps_ending(facts, target, known, _runs_again(facts, known))
+    return _to_be_stopped(facts, state)
 
 
 def _image_pending(
@@ -188,6 +191,19 @@ def _in_back_off(facts: Facts, known: PodContainer, back_off: str, since: float 
         next_try = f"; next try in about {format_duration(whole - since)}"
     reason, name = known.waiting_reason, known.name
     return make_finding(facts, topic, since, reason=reason, back_off=back_off, next_try=next_try, container=name)
+
+
+def _keeps_ending(facts: Facts, target: Pin | None, known: PodContainer, found: Finding) -> Finding:
+    """Return the finding, as stuck and with the last end, if the container keeps ending after its recreation."""
+    restarts = known.restart_count - target.restart_count - 1 if target is not None else 0
+    if known.ready or restarts <= PATIENCE_RESTARTS:
+        return found
+    reason, code = facts.ends.get(known.name, ""), known.exit_code
+    last = optional(f"{reason} ({{}})" if reason else "exit code {}", code)
+    message = f"{found.message}; restarted {restarts} times since its recreation{optional(', last: {}', last)}"
+    _, check_log = Topic.BACK_OFF.advise(**facts.names, container=known.name)
+    advice = tuple(dict.fromkeys((check_log, *found.advice)))
+    return replace(found, message=message, stuck=True, advice=advice)
 
 
 def _runs_again(facts: Facts, known: PodContainer) -> Finding:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from crrd.core.api.pod import Pod, PodContainer
+from crrd.core.api.pod import STATUSES, Pod, PodContainer
 from crrd.core.api.reasons import EventReason
 from crrd.core.api.time import parse_time
 from crrd.core.api.types import (
@@ -60,6 +60,8 @@ class Facts:
     pod: Pod | None = None
     pod_read: bool = True  # Whether the pod was read, so that `pod` None means that it does not exist
     ready_since: datetime | None = None  # Time since which all of the pod's containers are ready; None if one is not
+    ends: Mapping[str, str] = field(default_factory=dict)
+    """Why each container of the pod has ended last, in kubelet's word, for example OOMKilled; "" if it did not say."""
     others: tuple[Request, ...] = ()  # Other requests for the same pod, on its node
     node: NodeFacts | None = None
     daemons: tuple[DaemonFacts, ...] | None = None
@@ -163,6 +165,15 @@ def read_ready_since(pod: Json) -> datetime | None:
     """Return since when all containers of a pod are ready, or None if one is not."""
     ready = condition(pod, "ContainersReady")
     return _time(ready.get("lastTransitionTime")) if ready.get("status") == "True" else None
+
+
+def read_ends(pod: Json) -> dict[str, str]:
+    """Return why each container of a pod has ended last, in kubelet's word."""
+    ends = {}
+    for each in (each for key in STATUSES for each in items(value_at(pod, f"status.{key}"))):
+        ended = value_at(each, "state.terminated") or value_at(each, "lastState.terminated")
+        ends[text(value_at(each, "name"))] = text(value_at(ended, "reason"))
+    return ends
 
 
 def read_daemon(obj: Json) -> DaemonFacts:
