@@ -94,6 +94,23 @@ async def test_no_daemon_is_there(cluster: Cluster) -> None:
     await cluster.delete_pod("crrd-node-x", grace=0)
 
 
+async def test_the_manager_alone_serves_it(cluster: Cluster) -> None:
+    pod = await cluster.run_pod("web", [container("app")])
+    await cluster.recreate(pod, ["app"], name="one")
+    labels = {"app.kubernetes.io/name": "crrd", "app.kubernetes.io/component": "manager"}
+    for name, args, server in (
+        ("ordinary", [], "the daemon on node "),
+        ("patches", ["manager", "--via", "patch"], "the manager"),
+    ):
+        spec = container("crrd") | {"args": args}
+        await cluster.create_pod(name, [spec], metadata={"labels": labels}, nodeName="elsewhere")
+        answer = await once_told(cluster, "one", says("has not answered"))
+        assert answer["what"].startswith(server)
+    assert f"kubectl get pods -A -l {model.MANAGERS}" in answer["advice"][0]
+    for name in ("ordinary", "patches"):
+        await cluster.delete_pod(name, grace=0)
+
+
 async def test_a_request_without_admission_is_nobodys(cluster: Cluster) -> None:
     pod = await cluster.run_pod("web", [container("app")])
     body = crr_for(pod, ["app"], name="one")

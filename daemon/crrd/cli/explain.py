@@ -13,8 +13,9 @@ from crrd.cli.explain_pod import explained_pod, render_pod, render_pod_json, sho
 from crrd.cli.options import add_output
 from crrd.core.api.pod import Pod, parse_pod
 from crrd.core.api.time import format_duration
-from crrd.core.api.types import ACTIVE_REQUESTS, KIND, NODE_DAEMONS, RequestPhase
+from crrd.core.api.types import ACTIVE_REQUESTS, KIND, MANAGERS, NODE_DAEMONS, RequestPhase
 from crrd.core.api.v1alpha1 import parse_request
+from crrd.core.doctor.facts import read_pod
 from crrd.core.explain import facts as read
 from crrd.core.explain.facts import DaemonFacts, Facts, Json
 from crrd.core.explain.findings import Explanation, Finding, Topic, Verdict
@@ -240,15 +241,16 @@ class _Reader(BestEffortReader):
         pod = None if found is None else parse_pod(found)
         node_name = request.node_name or (pod.node_name if pod else "")
         active, own = ACTIVE_REQUESTS, f"involvedObject.uid={request.uid}"
-        others, node, daemons, events, probes = await asyncio.gather(
+        others, node, servers, events, probes = await asyncio.gather(
             self.attempt(
                 "other requests", self.list(REQUESTS, parse_request, namespace=namespace, label_selector=active)
             ),
             self.attempt("the node", self.get(NODES, "", node_name)),
-            self.attempt("the node daemon's pod", self._daemons(node_name)),
+            self.attempt(read.DAEMON_PODS, self._servers(node_name)),
             self.attempt("events", self.list(EVENTS, read.read_event, namespace=namespace, field_selector=own)),
             self.attempt("the pod's events", self._probes(pod)),
         )
+        daemons, manager = servers or (None, "")
         return Facts(
             request=request,
             now=clock.now(),
@@ -259,6 +261,7 @@ class _Reader(BestEffortReader):
             others=read.others_of(request, others or ()),
             node=read.read_node(node) if node_name and "the node" not in self.unread else None,
             daemons=daemons,
+            manager=manager,
             events=events or (),
             probes=probes or (),
             times=read.read_times(obj),
@@ -274,11 +277,17 @@ class _Reader(BestEffortReader):
         selector = f"involvedObject.uid={pod.uid},reason=Unhealthy"
         return await self.list(EVENTS, read_probe_failure, namespace=pod.namespace, field_selector=selector)
 
-    async def _daemons(self, node: str) -> tuple[DaemonFacts, ...] | None:
-        """Return the daemon's pods on a node. None if no node has any: it runs by hand, or with other labels."""
+    async def _servers(self, node: str) -> tuple[tuple[DaemonFacts, ...] | None, str]:
+        """Return the daemon's pods on a node, or else the namespace of a manager that patches pods instead.
+
+        None if no node has a daemon, and no manager patches pods: it runs by hand, or with other labels.
+        """
         if not node:
-            return None
+            return None, ""
         selectors = {"label_selector": NODE_DAEMONS, "field_selector": f"spec.nodeName={node}"}
         if there := await self.list(PODS, read.read_daemon, **selectors):
-            return there
-        return None if await self.client.first(PODS, label_selector=NODE_DAEMONS) is None else ()
+            return there, ""
+        managers = await self.list(PODS, read_pod, label_selector=MANAGERS)
+        if manager := next((each.namespace for each in managers if each.patches and not each.ended), ""):
+            return None, manager
+        return (None if await self.client.first(PODS, label_selector=NODE_DAEMONS) is None else ()), ""

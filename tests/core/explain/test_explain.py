@@ -14,6 +14,7 @@ from crrd.core.api.time import format_duration, rfc3339
 from crrd.core.api.types import FINALIZER
 from crrd.core.api.v1alpha1 import parse_request
 from crrd.core.explain.facts import (
+    DAEMON_PODS,
     DaemonFacts,
     Facts,
     NodeFacts,
@@ -143,6 +144,11 @@ NO_RUNTIME = read_node(
 )
 NO_NODE = read_node(None)
 DAEMON = DaemonFacts("crrd-node/crrd-node-x", "Running", ready=True)
+BY_MANAGER = {"daemons": None, "manager": "crrd-system"}
+BY_SOMEBODY = {"daemons": None, "unread": {DAEMON_PODS: "forbidden"}}
+LOG_OF_MANAGER = "kubectl -n crrd-system logs -l app.kubernetes.io/name=crrd,app.kubernetes.io/component=manager"
+LOG_OF_SOMEBODY = "see the log of the node daemon on node n1, or of the manager if there are no node daemons"
+LOOK_FOR_SOMEBODY = "check the node daemon on node n1, or the manager if there are no node daemons: crrd doctor"
 DEAD = {"daemons": (replace(DAEMON, ready=False),)}
 KUBELET_AWAY = "node n1 is not ready: kubelet has stopped reporting its status"
 BOTH_AWAY = "node n1 is not ready: kubelet and the node daemon have stopped reporting"
@@ -351,6 +357,100 @@ ROWS = [
         f"kubectl -n crrd-node logs crrd-node-x | {MANAGER}",
         changes={"node": AWAY},
         since=200,
+    ),
+    *(
+        row
+        for name, changes, server, look, log in (
+            ("the manager alone", BY_MANAGER, "the manager", MANAGER, LOG_OF_MANAGER),
+            ("who serves is unknown", BY_SOMEBODY, "crrd", LOOK_FOR_SOMEBODY, LOG_OF_SOMEBODY),
+        )
+        for row in (
+            Row(f"{name}: is new", request(age=2), MOVING, f"just created; waiting for {server}", changes=changes),
+            Row(
+                f"{name}: no answer",
+                request(age=45),
+                STUCK,
+                f"{server} has not answered for 45s; the manager fails the request in 15s",
+                look,
+                changes=changes,
+                since=45,
+            ),
+            Row(
+                f"{name}: no answer for long",
+                request(age=200),
+                STUCK,
+                f"{server} has not answered for 3m20s; waiting for the manager to fail the request",
+                look,
+                changes=changes,
+                since=200,
+            ),
+            Row(
+                f"{name}: begins nothing",
+                request(phase="Pending", age=1800, managedFields=written_before(31)),
+                STUCK,
+                f"container app: {server} has not started on this container, although nothing is before it",
+                look,
+                changes=changes,
+                since=31,
+            ),
+            Row(
+                f"{name}: nothing follows the grace period",
+                graceful(90),
+                STUCK,
+                "unreadyGracePeriodSeconds ended 1m ago, but no container has been stopped yet",
+                look,
+                pod=pod(gate=True),
+                changes=changes,
+                since=90,
+            ),
+            Row(
+                f"{name}: does not see what is done",
+                request(**KILLED),
+                STUCK,
+                "container app: the new container containerd://new012345678 is running (for 1h), and is ready; "
+                f"waiting for {server} to record it",
+                f"check why {server} does not see it: {log}",
+                pod=runs(3600, ready_for=31),
+                changes=changes,
+                since=3600,
+            ),
+            Row(
+                f"{name}: the node is away",
+                request(**KILLED, managedFields=written_before(200)),
+                STUCK,
+                KUBELET_AWAY,
+                changes={**changes, "node": AWAY},
+                since=200,
+            ),
+            Row(
+                f"{name}: has given up",
+                failed("no node daemon answered the request on node n1", "NoDaemonAnswered"),
+                FAILED,
+                did_fail("no node daemon answered the request on node n1"),
+                f"{look} | check manager and node daemons: crrd doctor",
+                changes=changes,
+                since=5,
+            ),
+        )
+    ),
+    Row(
+        "the manager alone: kubelet does not stop it",
+        request(phase="Recreating", states=[state()]),
+        STUCK,
+        "container app: the preStop hook is running, or the stop is being sent; grace period 45s, exceeded by 1m15s",
+        "check that kubelet works: kubectl describe node n1",
+        events=(stop_event(120),),
+        changes=BY_MANAGER,
+        since=120,
+    ),
+    Row(
+        "who serves is unknown, and it was not crrd's manager that admitted the request",
+        request(age=45),
+        STUCK,
+        f"{NO_DAEMON} 45s; the manager fails the request in 15s",
+        "check that the DaemonSet's pod is running on node n1",
+        changes={**BY_SOMEBODY, "admitted": False},
+        since=45,
     ),
     Row(
         "no node",
@@ -572,7 +672,7 @@ ROWS = [
         "a daemon that has the turn to give and gives none",
         request(phase="Pending", age=1800, managedFields=written_before(31)),
         STUCK,
-        "container app: the node daemon has not started on this container, although nothing is before it",
+        "container app: the daemon on node n1 has not started on this container, although nothing is before it",
         "the daemon's pod crrd-node/crrd-node-x is Running, ready",
         since=31,
     ),
@@ -581,8 +681,8 @@ ROWS = [
         request(**KILLED),
         STUCK,
         "container app: the new container containerd://new012345678 is running (for 1h), and is ready; "
-        "waiting for the node daemon to record it",
-        "check why the node daemon does not see it: kubectl -n crrd-node logs crrd-node-x",
+        "waiting for the daemon on node n1 to record it",
+        "check why the daemon on node n1 does not see it: kubectl -n crrd-node logs crrd-node-x",
         pod=runs(3600, ready_for=31),
         since=3600,
     ),
@@ -901,7 +1001,7 @@ ROWS = [
                 {"ready": True},
                 20,
                 MOVING,
-                f"{NEW_RUNS}, and is ready; waiting for the node daemon to record it",
+                f"{NEW_RUNS}, and is ready; waiting for the daemon on node n1 to record it",
                 "",
             ),
         )
@@ -1044,7 +1144,7 @@ ROWS = [
         MOVING,
         (
 "container app: the new container new012345678 is running, and is ready; waiting for the "
-"node daemon to record it"
+"daemon on node n1 to record it"
 ),
         pod=pod(status(NEW.partition("//")[2], 3, state={"running": {}})),
     ),
@@ -1053,7 +1153,7 @@ ROWS = [
         request(**KILLED),
         MOVING,
         "container app: the new container containerd://old012345678 is running (for 20s), and is ready; "
-        "waiting for the node daemon to record it",
+        "waiting for the daemon on node n1 to record it",
         pod=pod(status(OLD, 3)),
         since=20,
     ),
@@ -1204,7 +1304,7 @@ def test_where_a_request_stands(row: Row) -> None:
 
 
 LEAST: Json = {"strategy": {"minStartedSeconds": 60}}
-READY_SOON = "waiting for the node daemon to record it"
+READY_SOON = "waiting for the daemon on node n1 to record it"
 
 
 def not_started(words: str, written: float | None = None, stop: float | None = None) -> Json:
@@ -1305,7 +1405,7 @@ def test_how_a_wait_is_printed() -> None:
     assert (
         told(request(**KILLED), runs(3600))
         .lines[2]
-        .endswith(" is running (for 1h), and is ready; waiting for the node daemon to record it")
+        .endswith(" is running (for 1h), and is ready; waiting for the daemon on node n1 to record it")
     )
     assert told(request(age=45)).lines[2].endswith("for 45s; the manager fails the request in 15s")
     assert (
@@ -1344,6 +1444,7 @@ def test_no_advice_where_nothing_is_late() -> None:
     assert told(request(deletionTimestamp=ago(5), finalizers=[FINALIZER], **KILLED)).cause.advice == ()
     assert told(request(age=90)).cause.advice == told(request(age=45)).cause.advice
     assert told(request(age=91)).cause.advice[-1] == MANAGER
+    assert told(request(age=91), changes=BY_MANAGER).cause.advice == (MANAGER,)
 
 
 def test_a_begun_request_waits_for_no_grace() -> None:
@@ -1884,7 +1985,7 @@ RELOAD_ROWS = [
         "its turn has come",
         reloading(states=[state(phase="Pending")]),
         STUCK,
-        "the node daemon has not started on",
+        "the daemon on node n1 has not started on",
         since=60,
     ),
     Row(

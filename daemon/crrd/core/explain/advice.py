@@ -22,8 +22,10 @@ def remove_finalizers(facts: Facts) -> tuple[str, ...]:
     return (f"other controllers must remove their finalizers: {', '.join(others)}",) if others else ()
 
 
-def find_daemon(facts: Facts) -> tuple[str, ...]:
-    """Return where to look for the daemon of the request's node."""
+def find_server(facts: Facts) -> tuple[str, ...]:
+    """Return where to look for the daemon of the request's node, or for the manager if that serves the request."""
+    if facts.manager:
+        return check_manager(facts)
     node, name = facts.node, facts.node_name
     if node is not None and not node.exists:
         return (Topic.NO_NODE.say(node=name),)
@@ -31,7 +33,9 @@ def find_daemon(facts: Facts) -> tuple[str, ...]:
     if node is not None and not node.ready:
         since = facts.seconds_since(node.since)
         steps.append(f"node {name} is not ready" + optional(" (for {})", since and format_duration(since)))
-    if facts.daemons is None:
+    if not facts.by_daemon:
+        steps.append(f"check the node daemon on node {name}, or the manager if there are no node daemons: crrd doctor")
+    elif facts.daemons is None:
         steps.append(f"check that the DaemonSet's pod is running on node {name}: {_DAEMON_PODS}{name}")
     elif not facts.daemons:
         why = f"kubectl describe daemonset -A -l {NODE_DAEMONS}"

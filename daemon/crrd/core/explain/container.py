@@ -150,7 +150,8 @@ def _stopping(facts: Facts, state: RecreateState, topic: Topic, since: float | N
         over = f", exceeded by {format_duration(since - facts.grace)}"
     message = doing if state.reason or not state.message else state.message
     values = {"message": message, "grace": facts.grace, "over": over}
-    return make_finding(facts, topic, since, stuck=bool(over), advice=None if over else (), **values)
+    advice = Topic.NEW_IMAGE_NOT_TAKEN.advise(**facts.names) if facts.manager else None  # kubelet stops it
+    return make_finding(facts, topic, since, stuck=bool(over), advice=advice if over else (), **values)
 
 
 def _end_not_reported(facts: Facts, state: RecreateState, stopped: float | None) -> Finding:

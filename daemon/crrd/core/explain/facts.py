@@ -12,6 +12,7 @@ from crrd.core.api.types import (
     ANNOTATION_REQUESTED_BY,
     ANNOTATION_UNREADY_ACQUIRED,
     CONDITIONS_UNREADY,
+    MANAGERS,
     Request,
 )
 from crrd.core.rollout.run import Run
@@ -20,6 +21,7 @@ from crrd.kubelet.version import reported_version
 from crrd.lib.jsonfields import condition, condition_is_true, items, mapping, name_of, text, value_at
 
 Json = Mapping[str, Any]
+DAEMON_PODS = "the node daemon's pod"  # The key in `unread` for `daemons` and `manager`
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,8 @@ class Facts:
     others: tuple[Request, ...] = ()  # Other requests for the same pod, on its node
     node: NodeFacts | None = None
     daemons: tuple[DaemonFacts, ...] | None = None
+    manager: str = ""
+    """The namespace of the manager if it serves the request by a patch, because the node has no daemon; else ""."""
     events: tuple[tuple[str, str, datetime | None], ...] = ()  # About the request: reason, message, time
     probes: tuple[tuple[tuple[str, str], ProbeFailure] | None, ...] = ()
     """What kubelet's events say about failed probes, by pod (UID) and container, in any order."""
@@ -91,12 +95,23 @@ class Facts:
 
     @property
     def names(self) -> Mapping[str, str]:
-        """What every sentence may name: the request, its pod and node, and how to read the daemon's log."""
+        """What every sentence may name: the request, its pod and node, who serves it, and how to read that log."""
         request, node = self.request, self.node_name
         namespace, _, daemon = (self.daemons[0].key if self.daemons else "").partition("/")
-        log = f"kubectl -n {namespace} logs {daemon}" if daemon else f"see the log of the node daemon on node {node}"
+        server, log = f"the daemon on node {node}", f"see the log of the node daemon on node {node}"
+        if daemon:
+            log = f"kubectl -n {namespace} logs {daemon}"
+        elif self.manager:
+            server, log = "the manager", f"kubectl -n {self.manager} logs -l {MANAGERS}"
+        elif not self.by_daemon:
+            server, log = "crrd", f"{log}, or of the manager if there are no node daemons"
         pod = {"namespace": request.namespace, "pod": request.pod_name, "pod_key": request.pod_key}
-        return {"request": request.name, "node": node, "log": log, **pod}
+        return {"request": request.name, "node": node, "server": server, "log": log, **pod}
+
+    @property
+    def by_daemon(self) -> bool:
+        """Whether a node daemon serves the request. False also if it is not known, so that crrd's manager may."""
+        return not self.manager and not (self.admitted and DAEMON_PODS in self.unread)
 
     @property
     def no_daemon(self) -> bool:

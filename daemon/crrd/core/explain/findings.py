@@ -42,8 +42,9 @@ class Verdict(StrEnum):
 class Topic(ReasonTable):
     """What holds for a request or for one of its containers.
 
-    Sentences and remedies take `namespace`, `pod`, `pod_key`, `request`, `node` and `log` (how to read the daemon's
-    log). `since` is for how long it has been so, and `so_far` the same in parentheses, or "" if it is unknown.
+    Sentences and remedies take `namespace`, `pod`, `pod_key`, `request`, `node`, `server` (who serves the request) and
+    `log` (how to read the log of that). `since` is for how long it has been so, and `so_far` the same in parentheses,
+    or "" if it is unknown.
     """
 
     # fmt: off
@@ -63,11 +64,11 @@ class Topic(ReasonTable):
     ANOTHER_NODE = ("AnotherNode",
         "no node daemon handles the request, because it is for node {node} and the pod is on {found}", _CREATE_AGAIN)
     INVALID = "Invalid", "the request is invalid: {error}", *Reason.INVALID_REQUEST.remedy
-    JUST_CREATED = "JustCreated", "just created; waiting for the daemon on node {node}"
+    JUST_CREATED = "JustCreated", "just created; waiting for {server}"
     NO_ANSWER = ("NoAnswer",
-        "the daemon on node {node} has not answered for {since}; the manager fails the request in {left}")
+        "{server} has not answered for {since}; the manager fails the request in {left}")
     NO_ANSWER_FOR_LONG = ("NoAnswerForLong",
-        "the daemon on node {node} has not answered for {since}; waiting for the manager to fail the request")
+        "{server} has not answered for {since}; waiting for the manager to fail the request")
     ANOTHER_REQUEST_FIRST = ("AnotherRequestFirst",
         "waiting for request {first_namespace}/{first}{more} of the same pod",
         "to see what that request waits for: crrd explain {first_namespace}/{first}",
@@ -86,7 +87,7 @@ class Topic(ReasonTable):
     UNREADY_GRACE_OVER = ("UnreadyGraceOver",
         "unreadyGracePeriodSeconds ended {over} ago, but no container has been stopped yet")
     TURN_NOT_GIVEN = ("TurnNotGiven",
-        "the node daemon has not started on this container, although nothing is before it")
+        "{server} has not started on this container, although nothing is before it")
     ALL_ENDED = "AllEnded", "all containers have finished; the request will be Completed soon"
     # One of its containers. Remedies also take `container`.
     TURN_AWAITED = "TurnAwaited", "not started yet"
@@ -123,8 +124,8 @@ class Topic(ReasonTable):
     HELD_BACK = "HeldBack", "waiting for kubelet: {kubelet}", f"check the pod: {_DESCRIBE_POD}"
     MIN_STARTED = ("MinStarted",
         f"{_RUNS}, and is ready; it counts as recreated in {{left}} (minStartedSeconds {{least}})")
-    READY = ("Ready", f"{_RUNS}, and is ready; waiting for the node daemon to record it",
-        "check why the node daemon does not see it: {log}")
+    READY = ("Ready", f"{_RUNS}, and is ready; waiting for {{server}} to record it",
+        "check why {server} does not see it: {log}")
     NOT_READY = ("NotReady", f"{_RUNS}, but is not ready: its {{probe}} has not succeeded yet{{last_event}}",
         f"check the result of its {{probe}}: {_DESCRIBE_POD}", f"check the container's log: {_LOG}")
     # What else is worth knowing.

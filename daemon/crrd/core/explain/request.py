@@ -11,7 +11,7 @@ from crrd.core.api.reasons import Reason, reason_of
 from crrd.core.api.time import format_duration, parse_time
 from crrd.core.api.types import LABEL_ACTIVE, LABEL_NODE_NAME, UNANSWERED_SECONDS, Request, RequestPhase, StatePhase
 from crrd.core.api.v1alpha1 import active_value
-from crrd.core.explain.advice import check_manager, find_daemon, remove_finalizers
+from crrd.core.explain.advice import check_manager, find_server, remove_finalizers
 from crrd.core.explain.container import DAEMON_PATIENCE_SECONDS, find_container
 from crrd.core.explain.facts import Facts
 from crrd.core.explain.findings import Explanation, Finding, Topic, make_finding, optional
@@ -65,7 +65,7 @@ def _causes(facts: Facts, containers: tuple[Finding, ...]) -> Iterator[Finding]:
         yield node
     written = facts.seconds_since(facts.times.written)
     if facts.no_daemon and (written is None or written > DAEMON_PATIENCE_SECONDS):  # it may be on its way back
-        yield make_finding(facts, Topic.NO_DAEMON, stuck=True, advice=find_daemon(facts))
+        yield make_finding(facts, Topic.NO_DAEMON, stuck=True, advice=find_server(facts))
     yield from _gate(facts)
     yield from _stop_not_started(facts, containers)
     yield _current(facts, containers)
@@ -80,7 +80,7 @@ def _completed(facts: Facts, containers: tuple[Finding, ...]) -> Finding:
         return make_finding(facts, Topic.COMPLETED, since, message=message)
     reasons = [state.reason for state in status.states if state.phase is StatePhase.FAILED]
     reason = next((reason for reason in reasons if reason is not Reason.EARLIER_FAILURE), status.reason)
-    where = find_daemon(facts) if reason is Reason.NO_ANSWER and facts.request.node_name else ()
+    where = find_server(facts) if reason is Reason.NO_ANSWER and facts.request.node_name else ()
     failed = (each for each in containers if each.phase != StatePhase.SUCCEEDED)
     failures = "; ".join(f"{each.container}: {each.message}" for each in failed)
     advice = (*where, *reason.advise(**facts.names))
@@ -124,13 +124,13 @@ def _not_served(facts: Facts) -> Iterator[Finding]:
 
 
 def _unanswered(facts: Facts) -> Finding:
-    """Return the finding for a request that the node's daemon has not answered."""
+    """Return the finding for a request that has not been answered."""
     if facts.age < ANSWER_PATIENCE_SECONDS:
         return make_finding(facts, Topic.JUST_CREATED)
-    left, age, advice = UNANSWERED_SECONDS - facts.age, facts.age, find_daemon(facts)
+    left, age, advice = UNANSWERED_SECONDS - facts.age, facts.age, find_server(facts)
     if left > 0:
         return make_finding(facts, Topic.NO_ANSWER, age, stuck=True, advice=advice, left=format_duration(left))
-    advice += check_manager(facts) if left < -MANAGER_PATIENCE_SECONDS else ()
+    advice += check_manager(facts) if left < -MANAGER_PATIENCE_SECONDS and not facts.manager else ()
     return make_finding(facts, Topic.NO_ANSWER_FOR_LONG, age, stuck=True, advice=advice)
 
 
@@ -173,6 +173,7 @@ def _node_state(facts: Facts) -> Finding | None:
     if not node.exists:
         return make_finding(facts, Topic.NO_NODE, stuck=True, advice=check_manager(facts))
     silent = facts.no_daemon if written is None or node.since is None else written <= node.since
+    silent = silent and facts.by_daemon
     topic = Topic.NODE_NOT_READY if node.why else Topic.NODE_SILENT if silent else Topic.KUBELET_SILENT
     return make_finding(facts, topic, facts.seconds_since(node.since), stuck=True, why=node.why)
 
@@ -191,7 +192,7 @@ def _gate(facts: Facts) -> Iterator[Finding]:
     elif since < grace:
         yield make_finding(facts, Topic.UNREADY_GRACE, since, left=format_duration(grace - since))
     elif since > grace + MANAGER_PATIENCE_SECONDS:
-        advice, over = find_daemon(facts), format_duration(since - grace)
+        advice, over = find_server(facts), format_duration(since - grace)
         yield make_finding(facts, Topic.UNREADY_GRACE_OVER, since, stuck=True, advice=advice, over=over)
 
 
@@ -208,7 +209,7 @@ def _stop_not_started(facts: Facts, containers: tuple[Finding, ...]) -> Iterator
     since = facts.age if written is None else written
     awaited = current.topic is Topic.TURN_AWAITED and _unready_grace(facts) is None
     if awaited and since > DAEMON_PATIENCE_SECONDS:
-        finding = make_finding(facts, Topic.TURN_NOT_GIVEN, since, stuck=True, advice=find_daemon(facts))
+        finding = make_finding(facts, Topic.TURN_NOT_GIVEN, since, stuck=True, advice=find_server(facts))
         yield replace(finding, container=current.container)
 
 
