@@ -13,6 +13,7 @@ from aiohttp import StreamReader
 from aiohttp.base_protocol import BaseProtocol
 from aiohttp.test_utils import make_mocked_request
 
+from crrd.core.api.time import parse_time
 from crrd.core.api.types import API_VERSION, KIND, LABEL_READINESS_GATE
 from crrd.kube.client import KubeClient
 from crrd.kube.clock import ServerClock
@@ -43,6 +44,7 @@ class Managing(Watched):
     """A manager and its world."""
 
     api: SilentApi
+    clock: ServerClock
 
     def request(self, name: str = "r1", created: str = "2026-01-01T00:00:00Z", phase: str = "") -> None:
         """Somebody created a request long ago, and no daemon has answered."""
@@ -74,7 +76,7 @@ class Managing(Watched):
 @asynccontextmanager
 async def managing(*mute: str) -> AsyncIterator[Managing]:
     """The whole composition; `mute` are calls that are never answered, from the beginning. Pods are read at once."""
-    api, health, stop = SilentApi(), Health(), asyncio.Event()
+    api, health, stop, clock = SilentApi(), Health(), asyncio.Event(), ServerClock()
     api.mute |= set(mute)
     labels = {LABEL_READINESS_GATE: "enabled"}
     api.put(NAMESPACES, {"metadata": {"name": "default", "resourceVersion": "1", "labels": labels}})
@@ -85,7 +87,7 @@ async def managing(*mute: str) -> AsyncIterator[Managing]:
         _serve(
             replace(CONFIG, webhook_configurations=("crrd",)),
             clients,
-            ServerClock(),
+            clock,
             health=health,
             metrics=ManagerMetrics(),
             stop=stop,
@@ -94,7 +96,7 @@ async def managing(*mute: str) -> AsyncIterator[Managing]:
     await asyncio.sleep(0)
     try:
         with patch.object(pod_reads, "PATIENCE_SECONDS", 0.0):
-            yield Managing(health, api)
+            yield Managing(health, api, clock)
         api.mute.clear()
         stop.set()
         await task
@@ -110,6 +112,17 @@ async def test_a_manager_that_works_stays_green() -> None:
         assert await world.pass_by(3600) == (200, {})
         assert world.api.objects["containerrecreaterequests"]["r1"]["status"]["phase"] == "Completed"
         assert (await page(world.health, "/readyz"))[0] == 200
+
+
+async def test_the_lease_has_the_api_servers_time() -> None:
+    """`crrd doctor` compares it with that. The clock of the manager's node may be wrong."""
+    async with managing() as world:
+        moment = world.clock.monotonic()
+        world.clock.observe("Tue, 01 Jan 2030 00:00:00 GMT", moment, moment)
+        await world.pass_by(20)
+        renewed = parse_time(world.api.objects["leases"]["crrd-manager"]["spec"]["renewTime"])
+        assert renewed is not None
+        assert 0 <= (world.clock.now() - renewed).total_seconds() < 5
 
 
 async def found_by_the_code() -> tuple[list[str], list[str]]:

@@ -62,7 +62,7 @@ class LeaderElection:
         namespace: str,  # The Lease's namespace
         identity: str,  # The candidate's unique name, e.g. of its pod
         *,
-        now: Callable[[], datetime],  # For the times in the Lease; no decision depends on them
+        now: Callable[[], datetime],  # The API server's time, for the Lease; no decision depends on it
         timing: LeaseTiming = DEFAULT_TIMING,
     ) -> None:
         self._client = client

@@ -3,7 +3,6 @@
 import asyncio
 import os
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, NoReturn
@@ -146,7 +145,7 @@ async def _serve(
         on_close=metrics.closed,
     )
     events = KubeEventSink(clients.controller, config.identity, "crrd-manager", on_drop=metrics.event_dropped)
-    election = LeaderElection(clients.election, config.namespace, config.identity, now=lambda: datetime.now(UTC))
+    election = LeaderElection(clients.election, config.namespace, config.identity, now=clock.now)
     controllers: dict[Controller, asyncio.Task[NoReturn]] = {}  # Of this leadership
     shown = health.not_needed_to_serve()
 

@@ -61,7 +61,7 @@ class NodeSeen:
 
 @dataclass(frozen=True, slots=True)
 class LeaseSeen:
-    """A Lease: who holds it, and when its holder renewed it by its own clock."""
+    """A Lease: who holds it, and when it was renewed. By the holder's clock; by the API server's if it is crrd's."""
 
     name: str
     holder: str
