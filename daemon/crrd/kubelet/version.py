@@ -16,6 +16,6 @@ def reported_version(node: Mapping[str, Any]) -> str:
 
 
 def known_minor(version: str) -> int | None:
-    """Return N of a version such as `v1.N.P+k3s1`, of kubelet or CRI-O; None if it cannot be parsed."""
+    """Return N of a version such as `v1.N.P+k3s1`, of kubelet; None if it cannot be parsed."""
     found = _MINOR.match(version)
     return decimal(found[1]) if found else None

@@ -192,7 +192,15 @@ def test_a_virtual_node_needs_no_daemon(labels: Json, *, misses: bool) -> None:
 @pytest.mark.parametrize(
     ("version", "warned"),
     [
-        ("cri-o://1.35.12", True),
+        ("cri-o://1.34.8", True),
+        ("cri-o://1.34.9", False),
+        ("cri-o://1.34.10", False),
+        ("cri-o://1.35.0", True),
+        ("cri-o://1.35.2-1.rhaos4.22", True),
+        ("cri-o://1.35.3", False),
+        ("cri-o://1.35.12", False),
+        ("cri-o://1.33.13", True),
+        ("cri-o://1.29.4", True),
         ("cri-o://v1.9.0", True),
         ("cri-o://1.30.0-dev", True),
         ("cri-o://1.36.0", False),

@@ -4,6 +4,7 @@ A check yields all problems first, then what it could not read, and at last that
 only the first of the others counts.
 """
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -15,7 +16,6 @@ from crrd.core.doctor.facts import Facts, Json, PodSeen, Trial, Webhook
 from crrd.core.doctor.findings import Check, Finding, Result, State, Topic, listed
 from crrd.core.doctor.restarts import find_other_names, find_ways
 from crrd.core.policy.schema import FIELDS as POLICY_FIELDS
-from crrd.kubelet.version import known_minor
 from crrd.lib.jsonfields import items, mapping, text, value_at
 from crrd.lib.plain import plain
 
@@ -28,7 +28,9 @@ POLICIES_OF_MANAGER = (
 CREATE = f"create {PLURAL}.{GROUP}"  # The right that a user needs first
 SKEW_SECONDS = 10.0  # By how much clocks may differ: headers have whole seconds, and calls take some time
 NODE_LEASE_SECONDS = 60.0  # Kubelet renews its Lease every 10 s, and a node whose Lease is 40 s old is no longer Ready
-_CRIO_FIXED = 36  # Minor version of CRI-O with the fix of cri-o#9799
+_CRIO_PANICS = re.compile(r"cri-o://v?1\.(?:\d|[12]\d|3[0-3]|34\.[0-8]|35\.[0-2])(?!\d)", re.ASCII)
+"""A CRI-O without the fix of cri-o#9799, which is in 1.34.9 (cri-o#9920), 1.35.3 (cri-o#9814) and 1.36.0. A vendor's
+build may have it earlier."""
 
 
 def examine(facts: Facts) -> tuple[Finding, ...]:
@@ -263,9 +265,7 @@ def _runtime(facts: Facts) -> Iterator[Result]:
 
 
 def _can_panic(runtime: str) -> bool:
-    name, _, version = runtime.partition("://")
-    minor = known_minor(version)
-    return name == "cri-o" and minor is not None and minor < _CRIO_FIXED
+    return _CRIO_PANICS.match(runtime) is not None
 
 
 def _clocks(facts: Facts) -> Iterator[Result]:

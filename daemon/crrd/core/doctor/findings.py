@@ -158,8 +158,8 @@ class Topic(ReasonTable):
         "requests wait because kubelet does not answer /healthz on {names}",
         "check kubelet there; if its healthz port is not 10248, set --kubelet-healthz-port of the daemon")
     CRIO_PANICS = ("CrioPanics", State.WARNING,
-        "CRI-O before 1.36 can crash when kubelet or crrd stops a container that is just ending (cri-o#9799): {names}",
-        "upgrade CRI-O to 1.36, or to a patch release that has this fix")
+        "this CRI-O can crash when kubelet or crrd stops a container that is just ending (cri-o#9799): {names}",
+        "upgrade CRI-O to 1.34.9, 1.35.3, 1.36 or newer; ignore this if your vendor's build has the fix of cri-o#9799")
     NO_READY_DAEMON = "NoReadyDaemon", State.NOT_CHECKED, "no node daemon is ready"
     # restarts
     BY_REQUESTS = ("ByRequests", State.OK,
