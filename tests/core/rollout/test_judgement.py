@@ -2,16 +2,20 @@
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
+from crrd.core.api.pod import ContainerKind, PodContainer
 from crrd.core.api.reasons import Reason
-from crrd.core.api.types import Pin, RequestPhase
+from crrd.core.api.time import rfc3339
+from crrd.core.api.types import Pin, RecreateState, RequestedContainer, RequestPhase, StatePhase
+from crrd.core.rollout.change import ImageChange
 from crrd.core.rollout.parts import Allowed, PartState
 from crrd.core.rollout.phases import End, RunPhase
 from crrd.core.rollout.plan import make_plan
 from crrd.core.rollout.requests import RunRequest
-from crrd.core.rollout.run import Amount
+from crrd.core.rollout.run import Amount, Run
 from crrd.core.rollout.state import Member, World
 from tests.core.rollout.test_parts import (
     DONE,
@@ -28,6 +32,7 @@ from tests.support.rollouts import (
     again,
     asked,
     chosen,
+    container,
     failed,
     member,
     planned,
@@ -254,3 +259,103 @@ def test_a_failed_pod_that_comes_and_goes_does_not_prolong_the_judgement() -> No
     found = planned(known, of)
     assert (found.part.state, found.part.at) == (PartState.JUDGING, NOW + timedelta(seconds=30))
     assert make_plan(known, of, NOW + timedelta(seconds=30)).end is End.FAILED
+
+
+OLD, NEW, BY_DIGEST = "i:1", "i:2", f"i@sha256:{'2' * 64}"
+OPEN, OVER = RequestPhase.RECREATING, RequestPhase.COMPLETED
+EARLIER, AT_COMPLETION, LATER = (rfc3339(NOW - timedelta(seconds=seconds)) for seconds in (40, 30, 20))
+
+
+def running(count: int, shown: str, started: str) -> dict[str, Any]:
+    """Return the status of a container that runs. Admission has recorded 4 restarts, and the run makes one."""
+    return {"restart_count": 4 + count, "image_shown": f"docker.io/library/{shown}", "started_at": started}
+
+
+def down(count: int, shown: str, finished: str = "") -> dict[str, Any]:
+    """Return the status of a container that has ended."""
+    ended = {"running": False, "ready": False, "finished_at": finished, "exit_code": 3}
+    return {**running(count, shown, ""), **ended}
+
+
+def only_pod(of: Run, phase: RequestPhase, *containers: PodContainer) -> World:
+    """Return a world with one pod. Its request was completed 30 seconds ago, if it is over."""
+    pod = member("web-0", *containers, ready=all(each.running for each in containers if each.kind.recreatable))
+    found = succeeded(of, pod, completion_time=AT_COMPLETION) if phase is OVER else asked(of, pod, phase)
+    image = of.options.image.image if of.options.image is not None else ""
+    init = [each.name for each in containers if each.kind is ContainerKind.INIT]
+    pins = tuple(
+        RequestedContainer(each.name, Pin("containerd://old", 4), image=image if each.name in (init or ["app"]) else "")
+        for each in containers
+    )
+    states = tuple(RecreateState(each.name, StatePhase.SUCCEEDED) for each in containers if phase is OVER)
+    status = replace(found.request.status, states=states)
+    whole = of.options.whole_pod
+    made = replace(found.request, containers=pins, status=status, whole_pod=whole)
+    return World((pod,), (replace(found, request=made),), workload(1))
+
+
+@pytest.mark.parametrize(
+    ("phase", "spec", "status", "restarts"),
+    [
+        (OPEN, OLD, running(1, OLD, EARLIER), 0),  # old crash
+        (OPEN, OLD, down(2, OLD, EARLIER), 0),  # two of them, and one that kubelet has not answered yet
+        (OPEN, NEW, down(2, OLD, EARLIER), 0),  # the pod has the image, and kubelet has not begun to replace it
+        (OPEN, NEW, running(1, NEW, EARLIER), 0),  # new start
+        (OPEN, NEW, running(2, NEW, EARLIER), 0),  # old crash, new start; or new start, new crash
+        (OPEN, NEW, down(1, NEW, EARLIER), 0),  # new start, new crash, and it has not restarted yet
+        (OPEN, NEW, down(2, NEW, EARLIER), 1),  # new start, two new crashes
+        (OPEN, BY_DIGEST, down(2, NEW, EARLIER) | {"image_id": BY_DIGEST}, 1),
+        (OVER, NEW, running(1, NEW, EARLIER), 0),  # new start, completion
+        (OVER, NEW, running(2, NEW, EARLIER), 0),  # old crash, new start, completion
+        (OVER, NEW, running(2, NEW, AT_COMPLETION), 0),  # the same within a second
+        (OVER, NEW, down(3, OLD, EARLIER), 0),  # the same with another old crash, and the pod as it was before
+        (OVER, NEW, running(2, NEW, LATER), 1),  # new start, completion, new crash
+        (OVER, NEW, down(2, NEW, LATER), 1),  # new start, completion, two new crashes
+        (OVER, NEW, down(2, NEW, AT_COMPLETION), 1),  # the same within a second
+        (OVER, NEW, running(3, NEW, LATER), 2),  # old crash, new start, completion, new crash: how many is not known
+    ],
+)
+def test_crashes_of_the_image_from_before_are_not_those_of_the_new_one(
+    phase: RequestPhase, spec: str, status: dict[str, Any], restarts: int
+) -> None:
+    """Admission records the restart count, and the pod gets the image later."""
+    for most in range(3):
+        of = run(image=ImageChange(spec if spec != OLD else NEW), judge=60, max_restarts=most)
+        app = container(image=spec, container_id="containerd://new", **status)
+        found = planned(only_pod(of, phase, app), of)
+        assert ("restarted" in found.message, found.end is End.HALTED) == (restarts > most,) * 2
+
+
+@pytest.mark.parametrize(
+    ("phase", "app", "setup", "restarts"),
+    [
+        (OPEN, running(1, NEW, EARLIER), 1, 0),  # old crash
+        (OPEN, down(3, NEW, EARLIER), 1, 0),  # three of them, or a new start and two new crashes
+        (OVER, running(2, NEW, EARLIER), 1, 0),  # old crash, new start, completion
+        (OVER, running(1, NEW, EARLIER), 3, 0),  # the init container has failed twice first
+        (OVER, running(2, NEW, LATER), 1, 1),  # new start, completion, new crash
+        (OVER, down(2, NEW, LATER), 1, 1),  # new start, completion, two new crashes
+    ],
+)
+@pytest.mark.parametrize("image", [None, ImageChange(NEW)])
+def test_crashes_before_a_pod_is_restarted_are_not_those_of_the_restart(
+    phase: RequestPhase, app: dict[str, Any], setup: int, restarts: int, image: ImageChange | None
+) -> None:
+    of = run(*(("setup",) if image else ()), whole_pod=True, image=image, judge=60)
+    init = container("setup", kind=ContainerKind.INIT, **{**down(setup, NEW, EARLIER), "started_at": EARLIER})
+    init = replace(init, terminated=True, image=NEW, exit_code=0)
+    new = container(image="j:1", container_id="containerd://new", **app)
+    found = planned(only_pod(of, phase, *([init] if image else []), new), of)
+    assert ("restarted" in found.message, found.end is End.HALTED) == (bool(restarts),) * 2
+
+
+@pytest.mark.parametrize(("spec", "end"), [(OLD, End.FAILED), (NEW, End.HALTED)])
+def test_a_pod_that_never_got_the_image_says_nothing_about_it(spec: str, end: End) -> None:
+    """It has crashed meanwhile, so it runs another instance than the one that admission has recorded."""
+    of = run(image=ImageChange(NEW), judge=60)
+    app = container(image=spec, container_id="containerd://new", **down(1, spec, EARLIER))
+    known = only_pod(of, OPEN, app)
+    late = failed(of, known.members[0], Reason.DEADLINE)
+    status, made = late.request.status, known.requests[0].request
+    known = replace(known, requests=(replace(late, request=replace(made, status=status)),))
+    assert planned(known, of).end is end

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
 
+from crrd.core.api.images import is_tag_of, read_image_name
+from crrd.core.api.pod import PodContainer
 from crrd.core.api.reasons import Reason
 from crrd.core.api.time import format_duration, parse_time
 from crrd.core.api.types import StatePhase
@@ -143,22 +145,50 @@ class Judgement:
 
 
 def _is_new(asked: RunRequest, member: Member) -> bool:
-    """Whether a pod has another instance of a container than the one that the run was to restart."""
-    there = asked.request.containers
-    before = {each.name: each.context.container_id for each in there if each.context is not None}
-    return any(before.get(name, each.container_id) != each.container_id for name, each in member.pod.containers.items())
+    """Whether a pod has another instance of a container than the one that the run was to restart.
+
+    For an image, the pod must have it: without it, the container may have crashed.
+    """
+    for each in asked.request.containers:
+        now = member.pod.containers.get(each.name)
+        if now is None or each.context is None or now.container_id == each.context.container_id:
+            continue
+        if not each.image or now.has_image(each.image):
+            return True
+    return False
 
 
 def _restarts(asked: RunRequest, member: Member) -> int:
-    """Return how often the containers of a pod have restarted since the run restarted them."""
+    """Return how often the containers of a pod have restarted since the run restarted them.
+
+    A request for an image, or for the whole pod, restarts them long after admission has recorded their restart counts.
+    If they have crashed in between, the counts are higher, so they count only once a later instance has ended. How many
+    of the restarts were earlier is not known then.
+    """
     count = 0
     for each in asked.request.containers:
         container = member.pod.containers.get(each.name)
         if container is None or each.context is None:
             continue
+        if (each.image or asked.request.whole_pod) and not _has_ended_since(asked, container, each.image):
+            continue
         own = not asked.keeps(each.name)
         count += max(0, container.restart_count - each.context.restart_count - own)
     return count
+
+
+def _has_ended_since(asked: RunRequest, container: PodContainer, image: str) -> bool:
+    """Whether an instance of a container has ended that has run since the run restarted it. All times are of its node.
+
+    Before its request has succeeded, that is certain only for one that is down, and is shown with the image.
+    """
+    started, ended = parse_time(container.started_at), parse_time(container.finished_at)
+    completed = parse_time(asked.request.status.completion_time)
+    if asked.succeeded and completed is not None:
+        return started > completed if started is not None else ended is not None and ended >= completed
+    name = read_image_name(image)
+    is_shown = name.is_of(container.image_id) or is_tag_of(name, container.image_shown)
+    return not container.running and container.has_image(image) and bool(is_shown)
 
 
 def _restarts_after(own: RunRequest, requests: Iterable[RunRequest]) -> int:
