@@ -1,7 +1,9 @@
 """`kubectl recreate --steps --judge` as a process: a bad restart costs the pods of one step."""
 
 import asyncio
+import shlex
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from crrd.core.api.time import rfc3339
 from crrd.core.rollout.progress import ANNOTATION_PROGRESS
 from crrd_localnode.api.admission import AdmissionRequest
 from tests.support.played_cluster import PlayedCluster, played
+from tests.support.played_images import Images, image_of
 from tests.support.scripted_api import Reply, reply, scripted_api
 from tests.support.sessions import recreated
 
@@ -126,6 +129,34 @@ async def test_a_metric_halts_the_run_with_its_numbers(cluster: PlayedCluster, t
             assert refused.code == 2
             assert error in refused.err
         assert len(prometheus.bodies) == 1
+
+
+async def test_the_command_that_is_printed_asks_the_same_metrics_and_undoes_the_run(
+    cluster: PlayedCluster, images: Images, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Requests do not store whom a run asks. The run back asks no metrics."""
+    await cluster.workload("Deployment", "web", 2)
+    async with scripted_api() as prometheus:
+        file = tmp_path / "all metrics.yaml"
+        metric = {"address": prometheus.url, "query": 'errors{pod=~"{{pods}}"}', "max": 0.5}
+        file.write_text(yaml.safe_dump([{"prometheus": metric}]))
+        of_image = "--image", "i:2", "--template", "keep", "--min-ready", "0", "--steps", "1", "--judge", "60s"
+        flags = "--metrics", str(file), "--undo-on-failure"
+        prometheus.then(value("0.1"))
+        running = asyncio.create_task(recreated(cluster, *OF_WEB, *of_image, *flags))
+        while not prometheus.bodies:
+            await asyncio.sleep(0.02)
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+        printed = capsys.readouterr().out.splitlines()[-1].rpartition("to continue: ")[2].partition(";")[0]
+        assert printed == f"crrd recreate {shlex.join(['resume', 'run', '-n', 'default', *flags])}"
+        assert await recreated(cluster, "status", "run") == 0
+        assert "to continue: crrd recreate resume run -n default --metrics FILE\n" in capsys.readouterr().out
+        prometheus.then(value("0.9"))
+        assert await recreated(cluster, *shlex.split(printed)[2:]) == 1
+        assert f"resume run -n default {shlex.join(flags)} --yes" in capsys.readouterr().out
+        assert {image_of(each) for each in await cluster.pods()} == {"i:1"}
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 from crrd.cli.connection import access_flags, overrides_of
 from crrd.cli.explain import explained, render
 from crrd.cli.options import as_flag, as_flags, from_flags
-from crrd.cli.recreate_flags import add_flags
+from crrd.cli.recreate_flags import MetricsFile, add_flags
 from crrd.core.judge.metrics import digest_of
 from crrd.core.rollout.change import ImageChange, TemplateMode
 from crrd.core.rollout.phases import End
@@ -179,14 +179,15 @@ def requested(args: argparse.Namespace) -> Command:
     options = {each.name: given[each.name] for each in fields(Options) if each.name in given.keys() - {"since"}}
     changed = {name: value for name, value in options.items() if as_flag(name) in flags_of("resume")}
     resume_flags = {name: given[name] for name in _PROCESS_FLAGS if name in given}  # the run's requests have the limits
+    metrics_file, metrics = given.get("metrics", MetricsFile("", ()))
     return from_flags(
         Command,
         args,
         targets=tuple(given.get("targets", ())),
-        options=Options(
-            containers, image=_image(args, containers), metrics_digest=digest_of(given.get("metrics", ())), **options
-        ),
+        options=Options(containers, image=_image(args, containers), metrics_digest=digest_of(metrics), **options),
         changed_options=changed,
+        metrics=metrics,
+        metrics_file=metrics_file,
         overrides=overrides_of(args),
         access_flags=access_flags(args),
         resume_flags=(*as_flags(resume_flags), *(() if args.output.is_text else ("-o", str(args.output)))),

@@ -4,6 +4,7 @@ import argparse
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import yaml
 
@@ -186,7 +187,14 @@ def _add_metrics(parser: argparse.ArgumentParser) -> None:
     add_switch(parser, "--undo-on-failure", text=undo, default=argparse.SUPPRESS)
 
 
-def _metrics(given: str) -> tuple[Metric, ...]:
+class MetricsFile(NamedTuple):
+    """The value of `--metrics`."""
+
+    path: str
+    metrics: tuple[Metric, ...]
+
+
+def _metrics(given: str) -> MetricsFile:
     """Read `--metrics`."""
     try:
         found = read_metrics(yaml.safe_load(Path(given).read_text(encoding="utf-8")))
@@ -196,7 +204,7 @@ def _metrics(given: str) -> tuple[Metric, ...]:
         raise ValueError(f"a YAML list of metrics ({error})") from None
     if not found:
         raise ValueError("a YAML list of at least one metric")
-    return found
+    return MetricsFile(given, found)
 
 
 def _add_run(parser: argparse.ArgumentParser, words: str) -> None:

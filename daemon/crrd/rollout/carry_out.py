@@ -64,7 +64,7 @@ async def carry_out(session: Session, run: Run, cluster: Cluster, begins: str, *
                 await _print_failures(session, plan)
     finally:
         sentences = kind_of(cluster.world(), run).report(), _undo(session, run, plan), left
-        message = "; ".join([conclude(plan, session.command_line("resume", run.name)), *filter(None, sentences)])
+        message = "; ".join([conclude(plan, session.resume_line(run)), *filter(None, sentences)])
         _end(session, plan.end, message)
     if not (is_known and plan.end is End.DONE):
         await _record_end(session, run, plan, message)
@@ -89,7 +89,7 @@ async def _leave(session: Session, runner: Runner, run: Run, cluster: Cluster, e
         parts += [f"last waited for: {'; '.join(plan.waits)}"] if plan.waits else []
         leaves = kind_of(cluster.world(), run).leaves_objects
         parts += ["pods without the image keep theirs" if leaves else "requests in progress will finish"]
-        parts.append(end.go_on.say(session.command_line("resume", run.name)))
+        parts.append(end.go_on.say(session.resume_line(run)))
     else:
         parts.append(_NONE)
     left, unknown = runner.writer.unfinished, ""

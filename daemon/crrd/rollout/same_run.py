@@ -74,7 +74,7 @@ def template_differs(world: World, run: Run) -> str:
 
 def another_run(session: Session, run: Run, differs: str) -> ConfigurationError:
     """Return the error for a command that differs from the existing run of its name."""
-    again = session.command_line("resume", run.name)
+    again = session.resume_line(run)
     return ConfigurationError(f"run {run.name} {differs}: use another --run NAME, or resume it: {again}")
 
 

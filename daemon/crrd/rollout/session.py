@@ -19,7 +19,7 @@ from crrd.core.api.time import rfc3339
 from crrd.core.api.types import ANNOTATION_ABORTED
 from crrd.core.judge.metrics import Metric
 from crrd.core.rollout.requests import RunRequest
-from crrd.core.rollout.run import LABEL_RUN, Amount, Options
+from crrd.core.rollout.run import LABEL_RUN, Amount, Options, Run
 from crrd.kube.access.config import Access, find_access
 from crrd.kube.access.kubeconfig import Overrides
 from crrd.kube.client import Deadlines, KubeClient
@@ -67,6 +67,7 @@ class Command:
     parts: tuple[Amount, ...] = ()  # The steps of a new run
     step_pause: int | None = 0  # Seconds between its steps; None to wait for a user
     metrics: tuple[Metric, ...] = ()  # What the judgement asks
+    metrics_file: str = ""  # Where they were read
     undo_on_failure: bool = False  # Whether a run with an image is undone if its judgement is no
     since: datetime | timedelta | None = None  # Options.since of a new run, or the time before its start
     dry_run: str = ""
@@ -109,10 +110,17 @@ class Session:
         return [each.at(self.clock.now()) for each in found]
 
     def command_line(self, verb: str, *run: str) -> str:
-        """Return a command for one or all runs, with the flags that were given. Displays add those for the cluster."""
-        flags = self.command.resume_flags if verb == "resume" else ()
-        arguments = [verb, *run, "-n", self.namespace, *flags]
-        return f"{self.command.called} {shlex.join(arguments)}"
+        """Return a command for one or all runs. Displays add the flags for the cluster."""
+        return f"{self.command.called} {shlex.join([verb, *run, '-n', self.namespace])}"
+
+    def resume_line(self, run: Run) -> str:
+        """Return the command that continues a run, with the flags that were given and that the run does not store."""
+        flags = [*self.command.resume_flags]
+        if run.options.metrics_digest:
+            flags += ["--metrics", self.command.metrics_file or "FILE"]
+        if self.command.undo_on_failure:
+            flags += ["--undo-on-failure"]
+        return f"{self.command_line('resume', run.name)} {shlex.join(flags)}".rstrip()
 
 
 async def execute(verb: Callable[[Session], Awaitable[int]], command: Command, explainer: Explainer) -> int:

@@ -104,7 +104,7 @@ def _after_the_end(row: Row, end: End) -> Row:
 
 def _again(session: Session, status: RunStatus) -> str:
     """Return the command that continues a run, or "" if it goes on or is over."""
-    return status.end.go_on.command(session.command_line("resume", status.run.name)) if status.end is not None else ""
+    return status.end.go_on.command(session.resume_line(status.run)) if status.end is not None else ""
 
 
 def is_gone(by: str) -> bool:
