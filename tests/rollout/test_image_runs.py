@@ -158,6 +158,46 @@ async def test_an_undo_of_pods_with_several_images_is_refused(cluster: PlayedClu
         await recreated(cluster, "undo", await run_name(cluster))
 
 
+async def test_a_run_that_cannot_be_undone_does_not_begin_with_undo_on_failure(
+    cluster: PlayedCluster, images: Images, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await cluster.workload("Deployment", "web", 2)
+    await images.give("i:0", but=1)
+    words = ("deployment/web", *TO, "--template", "keep", "--judge", "1s", "--run", "mine")
+    why = "--undo-on-failure needs one image to go back to, but deployment.apps/web had i:0, i:1 before this run: leave"
+    for dry_run in ((), ("--dry-run",)):
+        with pytest.raises(ConfigurationError, match=why):
+            await recreated(cluster, *words, "--undo-on-failure", *dry_run)
+    assert await cluster.requests() == []
+    images.stuck = True
+    assert await recreated(cluster, *words) == End.FAILED.exit_code
+    assert "undo" not in output(capsys), "the command would be refused"
+    for again in (("resume", "mine"), words):
+        with pytest.raises(ConfigurationError, match=why):
+            await recreated(cluster, *again, "--undo-on-failure")
+    images.stuck = False
+    assert await recreated(cluster, "resume", "mine", "--retry-failed") == 0
+    assert await recreated(cluster, *words[:-1], "next", "--undo-on-failure") == 0, "there is nothing to do"
+    assert await recreated(cluster, "deployment/web", "-c", "app", "--via", "daemon", "--run", "restarts") == 0
+    with pytest.raises(ConfigurationError, match="a restart cannot be undone"):
+        await recreated(cluster, "resume", "restarts", "--undo-on-failure")
+
+
+async def test_a_halted_run_that_cannot_be_undone_any_more_keeps_its_exit_code(
+    cluster: PlayedCluster, images: Images, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def judged(*args: Any, **named: Any) -> End:
+        await carry_out(*args, **named)
+        await images.give("i:9")
+        return End.HALTED
+
+    monkeypatch.setattr("crrd.rollout.start.carry_out", judged)
+    await cluster.workload("Deployment", "web", 1)
+    words = ("deployment/web", *TO, "--template", "keep", "--judge", "1s", "--undo-on-failure", "--run", "mine")
+    assert await recreated(cluster, *words) == End.HALTED.exit_code
+    assert "\ncannot undo run mine: deployment.apps/web has i:9 by now, which run mine has not set; " in output(capsys)
+
+
 async def test_without_a_readiness_probe_each_pod_must_be_ready_for_a_while(
     cluster: PlayedCluster, images: Images, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -145,7 +145,7 @@ async def _print_failures(session: Session, plan: Plan) -> None:
 
 def _undo(session: Session, run: Run, plan: Plan) -> str:
     """Return how to take a failed run back, or ""."""
-    can = run.options.change.label and not run.options.change.undoes
+    can = run.options.change.image_back and not run.options.change.undoes
     if not can or plan.end not in (End.FAILED, End.HALTED) or not plan.started:
         return ""
     return f"to give the pods the image back that they had: {session.command_line('undo', run.name)}"

@@ -24,10 +24,11 @@ from crrd.rollout.cluster import Cluster
 from crrd.rollout.creator import check_creator
 from crrd.rollout.display import failures, summary
 from crrd.rollout.image.follow import following
-from crrd.rollout.image.start import undone
+from crrd.rollout.image.start import check_undo, undone
 from crrd.rollout.kept import annotate
 from crrd.rollout.kind import Maker
 from crrd.rollout.kinds import check_resumed, cluster_of, complete_run, find_pulls, make_cluster, make_writer
+from crrd.rollout.refusals import describe
 from crrd.rollout.remedies import FLAGS
 from crrd.rollout.same_run import another_run, check_metrics, check_same, template_differs
 from crrd.rollout.session import Session, Via
@@ -106,6 +107,8 @@ async def resume(session: Session, *, by_name: bool = False) -> int:
     run = run.changed(**command.changed_options)
     check_way(run.options)
     check_metrics(session, run)
+    if command.undo_on_failure:
+        check_undo(run)
     async with await cluster_of(session, run) as cluster:
         world, now = cluster.world(), session.clock.now()
         if command.follows_template and (differs := template_differs(world, run)):
@@ -168,9 +171,13 @@ async def _start(session: Session, aim: Aim) -> tuple[int, bool]:
 
 
 async def _go_back(session: Session, run: Run, end: End) -> None:
-    """Undo a run whose judgement is no, if the user wants that."""
-    if session.command.undo_on_failure and end is End.HALTED:
+    """Undo a run whose judgement is no, if the user wants that. If that cannot be done, say why."""
+    if not session.command.undo_on_failure or end is not End.HALTED:
+        return
+    try:
         await undo(replace(session, command=replace(session.command, run_name=run.name, undo_on_failure=False)))
+    except (ConfigurationError, ApiRefusedError) as error:
+        session.display.print_line(f"cannot undo run {run.name}: {describe(error)}")
 
 
 def _wants_no_pods(world: World, aim: Aim) -> bool:

@@ -611,6 +611,22 @@ def test_an_undo_may_give_pods_and_template_different_images() -> None:
     assert change.is_foreign_template(OTHER)
 
 
+@pytest.mark.parametrize(
+    ("before", "of_pods", "back", "adopted"),
+    [
+        ((), "", "", ""),
+        ((OLD,), "", OLD, OLD),
+        ((OLD, OTHER), "", "", ""),  # the pods had both
+        ((OLD, OTHER), OLD, OLD, OLD),  # the template had the other one
+        ((OLD, OTHER, "app:9"), OLD, OLD, ""),  # so had new pods, but a third one
+    ],
+)
+def test_an_undo_needs_one_image_to_go_back_to(before: tuple[str, ...], of_pods: str, back: str, adopted: str) -> None:
+    change = ImageChange(NEW, before, of_pods=of_pods)
+    assert (change.image_back, replace(change, mode=TemplateMode.ADOPT).image_back) == (back, adopted)
+    assert run().options.change.image_back == ""
+
+
 def test_the_first_form_of_what_becomes_of_the_template_is_read() -> None:
     for first, mode in (
         ({}, TemplateMode.KEEP),

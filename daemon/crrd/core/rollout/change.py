@@ -23,6 +23,11 @@ class Change:
         return ""
 
     @property
+    def image_back(self) -> str:
+        """The image that an undo gives back, "" if there is none."""
+        return ""
+
+    @property
     def label(self) -> str:
         """What the containers get, for messages; "" for nothing."""
         return ""
@@ -96,6 +101,14 @@ class ImageChange(Change):
     def is_foreign_template(self, image: str) -> bool:
         """Whether somebody has given the template an image since the run began. One that only pods had counts, too."""
         return image not in (self.template_image, self.had) if self.had else self.is_foreign(image)
+
+    @property
+    def image_back(self) -> str:
+        """See Change. There is none if the pods had several images, or new pods would have more than one other."""
+        had = self.of_pods or next(iter(self.before), "")
+        others = [each for each in self.before if each != had]
+        is_unclear = others and (not self.of_pods or (self.adopt and len(others) > 1))
+        return "" if is_unclear else had
 
     @property
     def label(self) -> str:

@@ -75,6 +75,8 @@ async def complete_image(session: Session, aim: Aim, cluster: Cluster, run: Run)
     before, of_pods = _before(facts), _of_pods(facts)
     several = of_pods.pop() if len(before) > 1 and len(of_pods) == 1 else ""
     run = facts.with_change(replace(change, before=before, of_pods=several)).with_min_ready()
+    if command.undo_on_failure:
+        check_undo(run)
     facts = await _tried(session, ImageRun.of(cluster.world(), run))
     run = facts.run
     if change.adopt:
@@ -249,16 +251,27 @@ async def _tried(session: Session, facts: ImageRun) -> ImageRun:
     return await try_pods(session.client, facts, [each for each in plan.rows if each.stage is row.stage])
 
 
+def check_undo(run: Run) -> None:
+    """Raise ConfigurationError if --undo-on-failure cannot be carried out for a run."""
+    change = run.options.image
+    if change is None:
+        raise ConfigurationError("--undo-on-failure needs a run with --image: a restart cannot be undone")
+    if change.before and not change.image_back:
+        images = ", ".join(change.before)
+        why = f"needs one image to go back to, but {run.target.words} had {images} before this run"
+        raise ConfigurationError(f"--undo-on-failure {why}: leave it out, or give all pods one of them first (--image)")
+
+
 def undone(run: Run) -> ImageChange:
     """Return the change back of a run. Raises ConfigurationError if it has none."""
     change = run.options.image
     if change is None:
         raise ConfigurationError(f"run {run.name} has restarted containers: only a run with --image can be undone")
-    had = change.of_pods or next(iter(change.before), "")
-    others = [each for each in change.before if each != had]
-    if not had or (others and (not change.of_pods or (change.adopt and len(others) > 1))):
+    had = change.image_back
+    if not had:
         images = ", ".join(change.before) or "no other image"
         raise ConfigurationError(f"the pods of run {run.name} had {images} before: set one with --image")
+    others = [each for each in change.before if each != had]
     given = tuple(sorted({change.image, change.template_image, *others} - {had}))
     back = replace(change, image=had, before=given, undoes=run.name, given="", of_pods="")
     return replace(back, of_template=others[0] if change.adopt and others else "")
