@@ -21,6 +21,7 @@ from crrd.rollout.jsonlines import JsonLines
 from crrd.rollout.status import is_gone
 from crrd.rollout.text import TextLines
 from tests.support.played_cluster import NAMESPACE, PlayedCluster
+from tests.support.played_images import Images
 from tests.support.sessions import recreated
 
 Output = pytest.CaptureFixture[str]
@@ -228,6 +229,28 @@ async def test_whoever_watches_without_a_connection_follows_on(
         cluster.goes_on.set()
         assert (await run, await watching) == (0, 0)
     assert "  waiting: watch " in capsys.readouterr().out
+
+
+async def test_a_run_that_was_undone_is_shown_as_it_was(cluster: PlayedCluster, images: Images, capsys: Output) -> None:
+    await cluster.workload("Deployment", "web", 2, "app")
+    words = "deployment/web", "-c", "app", "--image", "i:2", "--template", "keep", "--min-ready", "0"
+    assert await recreated(cluster, *words, "--run", "nightly", "--partition", "1") == 0
+    assert await recreated(cluster, "undo", "nightly") == 0
+    listed = await shown(cluster, capsys)
+    back = next(line.split()[0] for line in listed[1:] if not line.startswith("nightly"))
+    (line,) = (line for line in listed if line.startswith("nightly"))
+    assert f"   aborted, undone by run {back}   Over    1/2   " in line
+    _, state, *more = await shown(cluster, capsys, "nightly")
+    assert state.startswith(f"aborted, undone by run {back} (Over): 1 of 2 pods recreated; last ")
+    assert [each.split()[-1] for each in more[-2:]] == ["done", "waiting"]
+    assert not [each for each in more if each.startswith("to continue")]
+    assert await recreated(cluster, "status", "nightly", "-w") == End.ABORTED.exit_code
+    assert f"aborted: 1 of 2 pods recreated; undone by run {back} (after" in capsys.readouterr().out
+    assert await recreated(cluster, "status", "nightly", display=JsonLines(cluster.api.now)) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["state"], found["undoneBy"]) == ("aborted", back)
+    with pytest.raises(ConfigurationError, match=f"run nightly was undone by run {back}: start a new one"):
+        await recreated(cluster, "resume", "nightly")
 
 
 async def test_a_run_whose_target_is_gone_can_be_aborted(cluster: PlayedCluster, capsys: Output) -> None:

@@ -137,6 +137,7 @@ def _run(status: RunStatus) -> dict[str, Any]:
         "succeeded": sum(each.succeeded for each in status.requests),
         "requests": len(status.requests),
         "state": state_of(status),
+        "undoneBy": status.undone_by,
         "phase": status.phase.value,
         "done": status.done,
         "total": status.total,

@@ -8,7 +8,7 @@ from itertools import chain
 
 from crrd.core.api.time import parse_time, rfc3339
 from crrd.core.rollout.kinds import kind_of
-from crrd.core.rollout.overview import unfinished
+from crrd.core.rollout.overview import undone_by, unfinished
 from crrd.core.rollout.parts import sizes, written
 from crrd.core.rollout.phases import End
 from crrd.core.rollout.plan import Plan, make_plan
@@ -114,7 +114,9 @@ async def resume(session: Session, *, by_name: bool = False) -> int:
         if command.follows_template and (differs := template_differs(world, run)):
             raise another_run(session, run, differs)
         if name in world.aborted:
-            raise ConfigurationError(f"run {name} was aborted: start a new one")
+            undo = undone_by(run, world.requests)
+            why = f"undone by run {undo}" if undo else "aborted"
+            raise ConfigurationError(f"run {name} was {why}: start a new one")
         if command.retry_failed:
             cluster.retried = failed_requests(make_plan(world, run, now).rows)
             world = cluster.world()

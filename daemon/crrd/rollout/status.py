@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from crrd.core.rollout.overview import RunStatus, run_status, unstarted
+from crrd.core.rollout.overview import RunStatus, run_status, undone_by, unstarted
 from crrd.core.rollout.phases import End, Stage
 from crrd.core.rollout.plan import Plan, make_plan
 from crrd.core.rollout.requests import RunRequest, newest_run
 from crrd.core.rollout.rows import Row
 from crrd.core.rollout.run import LABEL_RUN, Run
+from crrd.core.rollout.standing import recorded_rows
 from crrd.core.rollout.waits import Skip, Wait
 from crrd.lib.jsonfields import INT32_MAX, decimal
 from crrd.rollout.cluster import Cluster
@@ -24,11 +25,12 @@ from crrd.rollout.session import Session
 async def status(session: Session) -> int:
     """Show the status of a run, or list all runs, the newest first, if no name is given. Return the exit code."""
     if not session.command.run_name:
-        by_run: dict[str, list[RunRequest]] = {}
-        for each in await session.requests(LABEL_RUN):
+        by_run, known = dict[str, list[RunRequest]](), await session.requests(LABEL_RUN)
+        for each in known:
             by_run.setdefault(each.run.name, []).append(each)
         pulls, now = await find_pulls(session), session.clock.now()
         runs = [run_status(newest_run(requests), requests, now, is_gone) for requests in by_run.values()]
+        runs = [replace(each, undone_by=undone_by(each.run, known)) for each in runs]
         runs = [_with_pulls(session, each, pulls) for each in runs]
         runs += [_unstarted(session, name, pulls) for name in pulls if name not in by_run]
         session.display.print_runs(sorted(runs, key=lambda each: (each.run.started, each.run.name), reverse=True))
@@ -71,7 +73,8 @@ async def _follow(session: Session, run: Run, cluster: Cluster) -> int:
         session.display.show(replace(plan, wait=Wait(outdated)) if outdated else plan)
         if not outdated and status.end is not None:
             again = _again(session, status)
-            session.display.end(status.word, summary(plan.rows) + (f"; to continue: {again}" if again else ""))
+            parts = summary(plan.rows), status.undone_by and f"undone by run {status.undone_by}"
+            session.display.end(status.word, "; ".join(filter(None, (*parts, again and f"to continue: {again}"))))
             return status.end.watch_code
         await cluster.wait(1.0)
 
@@ -80,7 +83,8 @@ async def _status_of(session: Session, run: Run, cluster: Cluster) -> tuple[RunS
     """Return the state of a run, and its pods."""
     world, now = cluster.world(), session.clock.now()
     run = world.latest(run)
-    status = run_status(run, world.requests_of(run), now, is_gone)
+    requests = world.requests_of(run)
+    status = replace(run_status(run, requests, now, is_gone), undone_by=undone_by(run, world.requests))
     plan = make_plan(world, run, now)
     if await cluster.probes.learn(plan):
         plan = make_plan(cluster.world(), run, now)
@@ -89,7 +93,10 @@ async def _status_of(session: Session, run: Run, cluster: Cluster) -> tuple[RunS
         return status, plan
     if status.end is None:
         return replace(status, waits="; ".join(plan.waits)), plan
-    rows = (_after_the_end(row, status.end) for row in plan.rows) if status.end.over else plan.rows
+    rows = [_after_the_end(row, status.end) for row in plan.rows] if status.end.over else plan.rows
+    if status.undone_by:
+        recorded = {row.uid: row for row in recorded_rows(requests)}
+        rows = [recorded.get(row.uid, row) for row in rows]
     return status, replace(plan, rows=tuple(rows))
 
 
@@ -103,8 +110,10 @@ def _after_the_end(row: Row, end: End) -> Row:
 
 
 def _again(session: Session, status: RunStatus) -> str:
-    """Return the command that continues a run, or "" if it goes on or is over."""
-    return status.end.go_on.command(session.resume_line(status.run)) if status.end is not None else ""
+    """Return the command that continues a run, or "" if it goes on, is over or was undone."""
+    if status.end is None or status.undone_by:
+        return ""
+    return status.end.go_on.command(session.resume_line(status.run))
 
 
 def is_gone(by: str) -> bool:

@@ -64,7 +64,7 @@ class TextDisplay(Display):
         step, steps = place(run, status.requests)
         self._print(
             f"run {run.name}: {what}, since {run.started}{reason}",
-            f"{state_of(status)} ({status.phase}): {summary(plan.rows)}; last activity {idle} ago",
+            f"{_state(status)} ({status.phase}): {summary(plan.rows)}; last activity {idle} ago",
             *([f"step {step} of {steps} (--steps {run.steps})"] if steps else []),
             *([f"{'why' if status.end is End.HALTED else 'waits for'}: {status.waits}"] if status.waits else []),
             *([f"to continue: {resume}"] if resume else []),
@@ -77,7 +77,7 @@ class TextDisplay(Display):
         for each in runs:
             done, active = f"{each.done}/{each.total}", f"{format_duration(each.idle)} ago"
             run = each.run
-            rows.append((run.name, run.target.words, state_of(each), each.phase, done, run.started, active, each.waits))
+            rows.append((run.name, run.target.words, _state(each), each.phase, done, run.started, active, each.waits))
         self._print(*(columns(rows, gap=3) if runs else ["no runs"]))
 
     def print_preview(self, target: str, preview: Preview, refused: Mapping[str, str], *, of_several: bool) -> None:
@@ -148,3 +148,8 @@ def _stale(preview: Preview) -> list[str]:
         change = each.changes[0]
         rows.append((each.pod, each.container, f"{change.reference}  {rfc3339(change.at)}", each.started))
     return [*columns(rows, gap=3), ""] if preview.stale else []
+
+
+def _state(status: RunStatus) -> str:
+    """Return the state of a run, and which one undoes it."""
+    return f"{state_of(status)}, undone by run {status.undone_by}" if status.undone_by else state_of(status)

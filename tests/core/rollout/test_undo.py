@@ -2,22 +2,28 @@
 
 from dataclasses import replace
 
+import pytest
+
+from crrd.core.api.reasons import Reason
 from crrd.core.api.types import RequestPhase
 from crrd.core.rollout.change import ImageChange
 from crrd.core.rollout.image.state import ImageState
 from crrd.core.rollout.image.template import Content, Template
 from crrd.core.rollout.kinds import kind_of
-from crrd.core.rollout.overview import is_unfinished, unfinished
-from crrd.core.rollout.phases import End
+from crrd.core.rollout.overview import is_unfinished, undone_by, unfinished
+from crrd.core.rollout.phases import End, Stage
 from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.rivals import taken_over
+from crrd.core.rollout.standing import recorded_rows
 from crrd.core.rollout.state import Member, World
 from tests.support.rollouts import (
     AFTER,
     NOW,
+    again,
     asked,
     chosen,
     container,
+    failed,
     member,
     planned,
     recreated,
@@ -66,3 +72,28 @@ def test_other_runs_are_waited_for() -> None:
 
 def test_a_run_that_holds_the_controller_must_release_it_first() -> None:
     assert unfinished(kind_of(known(OPEN, holder="run"), UNDO), NOW) == FIRST
+
+
+def test_the_run_that_undoes_another_one_is_the_newest_of_several() -> None:
+    later = replace(UNDO, name="later", started="2026-01-01T12:00:50Z")
+    requests = (OPEN, asked(later, GOOD), asked(UNDO, BAD), asked(run(name="other"), GOOD))
+    assert [undone_by(each, requests) for each in (FIRST, UNDO)] == ["later", ""]
+
+
+@pytest.mark.parametrize(
+    ("request_", "stage", "why"),
+    [
+        (asked(FIRST, BAD), Stage.REQUESTED, ""),
+        (OPEN, Stage.RECREATING, ""),
+        (succeeded(FIRST, BAD), Stage.DONE, ""),
+        (failed(FIRST, BAD), Stage.FAILED, "app: it would not end"),
+        (failed(FIRST, BAD, Reason.POD_GONE), Stage.GONE, "the pod was deleted"),
+        (failed(FIRST, BAD, Reason.RUN_STOPPED), Stage.WAITING, ""),
+    ],
+)
+def test_a_row_is_shown_as_its_newest_request_has_it(request_: RunRequest, stage: Stage, why: str) -> None:
+    first = failed(FIRST, BAD)
+    newest = again(request_, first)
+    newest = replace(newest, request=replace(newest.request, created=AFTER))
+    (row,) = recorded_rows((newest, first))
+    assert (row.pod, row.stage, row.wait.why) == ("web-0", stage, why)

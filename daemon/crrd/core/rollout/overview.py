@@ -1,6 +1,6 @@
 """The state of runs as other processes see it: what their process has recorded, or that it has stopped."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -35,6 +35,7 @@ class RunStatus:
     blocked: bool  # Whether it makes no progress because of that
     pulls: int = 0  # How many pull pods it has
     between_turns: bool = False  # Whether it is the run of a policy, and waits for its next turn
+    undone_by: str = ""  # The run that gives its pods their image back, "" if none is known
 
     @property
     def word(self) -> str:
@@ -73,6 +74,12 @@ def run_status(
     counts = last.done, last.total, active_at, idle
     phase = phase_of(end, last.phase)
     return RunStatus(run, requests, phase, end, host, *counts, waits, blocked=last.blocked, between_turns=between)
+
+
+def undone_by(run: Run, requests: Iterable[RunRequest]) -> str:
+    """Return the name of the run that undoes a run, the newest one of several; "" if there is none."""
+    found = ((each.run.started, each.run.name) for each in requests if each.run.undoes(run))
+    return max(found, default=("", ""))[1]
 
 
 def _end_of(last: Progress, now: datetime, is_gone: Callable[[str], bool], *, is_aborted: bool) -> End | None:

@@ -4,7 +4,7 @@ The rules are two ordered tables: one for pods with a request, one for those wit
 holds gives the stage, and what the pod waits for.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -310,6 +310,21 @@ def _absent(asked: RunRequest) -> Row:
     request, stage = asked.request, Stage.DONE if asked.succeeded else Stage.GONE
     names, wait = tuple(each.name for each in request.containers), Wait.of(WaitReason.DELETED)
     return Row(request.pod_name, request.pod_uid, stage, wait, request.node_name, request=asked, containers=names)
+
+
+def recorded_rows(requests: Iterable[RunRequest]) -> tuple[Row, ...]:
+    """Return the rows of a run as its requests have recorded them, whatever has become of the pods since."""
+    newest = {each.first_name: each for each in sorted(requests, key=lambda each: each.age)}
+    return tuple(map(_recorded, newest.values()))
+
+
+def _recorded(asked: RunRequest) -> Row:
+    row = _absent(asked)
+    if not asked.request.completed:
+        return replace(row, stage=Stage.RECREATING if asked.started else Stage.REQUESTED, wait=NO_WAIT)
+    if asked.succeeded or row.has_reason(Reason.RUN_STOPPED):
+        return replace(row, stage=Stage.DONE if asked.succeeded else Stage.WAITING, wait=NO_WAIT)
+    return row if row.has_reason(*_GONE) else replace(row, stage=Stage.FAILED, wait=Wait(failure(asked)))
 
 
 def _was_available(min_ready: int, member: Member) -> bool:
