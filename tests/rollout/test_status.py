@@ -6,7 +6,6 @@ import os
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -20,11 +19,13 @@ from crrd.lib.errors import ConfigurationError
 from crrd.rollout.jsonlines import JsonLines
 from crrd.rollout.status import is_gone
 from crrd.rollout.text import TextLines
+from crrd_localnode.workload import RESOURCES
 from tests.support.played_cluster import NAMESPACE, PlayedCluster
 from tests.support.played_images import Images
 from tests.support.sessions import recreated
 
 Output = pytest.CaptureFixture[str]
+DEPLOYMENTS = RESOURCES["Deployment"]
 RESUME = "to continue: crrd recreate resume nightly -n default"
 
 
@@ -253,11 +254,34 @@ async def test_a_run_that_was_undone_is_shown_as_it_was(cluster: PlayedCluster, 
         await recreated(cluster, "resume", "nightly")
 
 
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_a_run_whose_target_is_gone_is_shown_with_its_recorded_end(
+    cluster: PlayedCluster, capsys: Output, replaced: bool
+) -> None:
+    (first,) = await cluster.workload("Deployment", "web", 1, "app")
+    async with begun(cluster):
+        was = await cluster.client.get(DEPLOYMENTS, NAMESPACE, "web")
+        await cluster.client.delete(DEPLOYMENTS, NAMESPACE, "web")
+        if replaced:  # the name is that of another one by now
+            await cluster.client.create(DEPLOYMENTS, NAMESPACE, {"metadata": {"name": "web"}, "spec": was["spec"]})
+        watching = asyncio.create_task(recreated(cluster, "status", "nightly", "--watch"))
+        _, state, waits, *rows = await shown(cluster, capsys, "nightly")
+        assert state.startswith("running here (Restarting): 0 of 1 pods recreated, 1 in progress; last activity ")
+        assert waits == "waits for: nothing, because deployment.apps/web was deleted"
+        assert rows[1].split() == [first, "node-a", "recreating"]
+        assert not watching.done()
+    assert await watching == 1
+    assert "interrupted: 0 of 1 pods recreated, 1 in progress; deployment.apps/web was del" in capsys.readouterr().out
+    _, state, *_, last = await shown(cluster, capsys, "nightly")
+    assert state.startswith("interrupted (Restarting): 0 of 1 pods recreated, 1 in progress; last activity ")
+    assert last.endswith("recreating"), "no command to continue it"
+
+
 async def test_a_run_whose_target_is_gone_can_be_aborted(cluster: PlayedCluster, capsys: Output) -> None:
     await cluster.workload("Deployment", "web", 2, "app")
     async with begun(cluster):
         pass
-    await cluster.client.delete(replace(REQUESTS, plural="deployments", group="apps", version="v1"), NAMESPACE, "web")
+    await cluster.client.delete(DEPLOYMENTS, NAMESPACE, "web")
     assert await recreated(cluster, "abort", "nightly") == 0
     assert "run nightly aborted" in capsys.readouterr().out
 

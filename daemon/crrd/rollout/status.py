@@ -1,5 +1,6 @@
 """`status`: shows the state of one run, follows it, or lists all runs."""
 
+import asyncio
 import os
 import socket
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,9 @@ from crrd.rollout.display import summary
 from crrd.rollout.kinds import cluster_of, find_pulls
 from crrd.rollout.remedies import FLAGS
 from crrd.rollout.session import Session
+from crrd.rollout.target import TargetGoneError
+
+_LOOK_SECONDS = 1.0  # Between two looks at the requests of a run that goes on although its workload is gone
 
 
 async def status(session: Session) -> int:
@@ -41,12 +45,37 @@ async def status(session: Session) -> int:
         session.display.print_status(_unstarted(session, name, pulls), Plan(()), "")
         return End.FAILED.exit_code if session.command.watch else 0
     run = newest_run(requests or await session.requests_of(name))
-    async with await cluster_of(session, run) as cluster:
+    try:
+        cluster = await cluster_of(session, run)
+    except TargetGoneError:
+        return await _show_recorded(session, run, pulls)
+    async with cluster:
         if session.command.watch:
             return await _follow(session, run, cluster)
         status, plan = await _status_of(session, run, cluster)
     session.display.print_status(_with_pulls(session, status, pulls), plan, _again(session, status))
     return 0
+
+
+async def _show_recorded(session: Session, run: Run, pulls: Mapping[str, Sequence[datetime]]) -> int:
+    """Show a run whose workload is gone, as its requests have recorded it. Return the exit code.
+
+    Nothing can continue it. Its process notices that, and records the end.
+    """
+    gone = f"{run.target.words} was deleted"
+    while True:
+        requests = await session.requests_of(run.name)
+        status, plan = run_status(run, requests, session.clock.now(), is_gone), Plan(recorded_rows(requests))
+        if not session.command.watch:
+            undo = undone_by(run, await session.requests(LABEL_RUN))
+            status = replace(status, undone_by=undo, waits=status.waits or f"nothing, because {gone}")
+            session.display.print_status(_with_pulls(session, status, pulls), plan, "")
+            return 0
+        if status.end is not None:
+            session.display.begin(run, run.describe(status.total))
+            session.display.end(status.word, f"{summary(plan.rows)}; {gone}")
+            return status.end.watch_code
+        await asyncio.sleep(_LOOK_SECONDS)
 
 
 def _with_pulls(session: Session, status: RunStatus, pulls: Mapping[str, Sequence[datetime]]) -> RunStatus:

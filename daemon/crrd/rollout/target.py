@@ -16,6 +16,10 @@ _COUNTS = ("spec.replicas", "spec.parallelism", "status.desiredNumberScheduled")
 """Where the kinds of workloads have their number of pods, which may be 0."""
 
 
+class TargetGoneError(ConfigurationError):
+    """The workload does not exist, or is another one of that name by now."""
+
+
 @dataclass(frozen=True, slots=True)
 class Aim:
     """What to watch for a run."""
@@ -74,7 +78,7 @@ async def find_again(client: KubeClient, namespace: str, target: Target) -> Aim:
         return Aim(target)
     aim = await find_workload(client, namespace, await kind_of(client, target.api_version, target.kind), target.name)
     if aim.target.uid != target.uid:
-        raise ConfigurationError(f"{target.words} was deleted and created again after the run started: start a new run")
+        raise TargetGoneError(f"{target.words} was deleted and created again after the run started: start a new run")
     return aim
 
 
@@ -84,7 +88,7 @@ async def find_workload(client: KubeClient, namespace: str, served: Served, name
     try:
         found = await client.get(served.resource, namespace, name)
     except GoneError as error:
-        raise ConfigurationError(f'{served.word} "{name}" not found in namespace "{namespace}"') from error
+        raise TargetGoneError(f'{served.word} "{name}" not found in namespace "{namespace}"') from error
     workload = read_workload({**found, "apiVersion": served.api_version, "kind": served.kind})
     if workload.selector is None:
         raise ConfigurationError(f"{shown} has no spec.selector: use the owner of its pods, or -l SELECTOR")

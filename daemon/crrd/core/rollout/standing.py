@@ -315,7 +315,7 @@ def _absent(asked: RunRequest) -> Row:
 def recorded_rows(requests: Iterable[RunRequest]) -> tuple[Row, ...]:
     """Return the rows of a run as its requests have recorded them, whatever has become of the pods since."""
     newest = {each.first_name: each for each in sorted(requests, key=lambda each: each.age)}
-    return tuple(map(_recorded, newest.values()))
+    return tuple(sorted(map(_recorded, newest.values()), key=lambda row: row.pod))
 
 
 def _recorded(asked: RunRequest) -> Row:
