@@ -45,6 +45,7 @@ class RestoreModel:
     value: int = 0
     version: int = 1
     changed: int = 0
+    deleted: bool = False
     policy: Policy = POLICY
     pods: dict[str, tuple[int, int]] = field(default_factory=lambda: dict.fromkeys(map(str, range(PODS)), (0, 1)))
     """Value and start of each container."""
@@ -60,14 +61,15 @@ class RestoreModel:
         return START + timedelta(seconds=seconds)
 
     def write(self, value: int) -> None:
-        """Somebody writes the ConfigMap, with the same data perhaps."""
+        """Somebody writes the ConfigMap, with the same data perhaps, or creates it again."""
         self.version += 1
-        if value != self.value:
+        if value != self.value or self.deleted:
             self.now += 1
-            self.value, self.changed = value, self.now
+            self.value, self.changed, self.deleted = value, self.now, False
 
     def crash(self, pod: str) -> None:
-        self.pods[pod] = self.value, self.now
+        if not self.deleted:  # else it does not start
+            self.pods[pod] = self.value, self.now
 
     @property
     def found(self) -> Observed:
@@ -78,6 +80,8 @@ class RestoreModel:
         text = str(self.value)
         data = {KEY: Data(text, self.at(self.changed), "uid", whole=text, version=str(self.version))}
         stored = tuple(Stored(name, "cfg", text) for name, (text, _) in self.stored.items())
+        if self.deleted:
+            return Observed(running, {KEY: Data("", None)}, missing=("ConfigMap cfg not found",), stored=stored)
         return Observed(running, data, stored=stored)
 
     def wrote(self) -> None:
@@ -102,8 +106,8 @@ class RestoreModel:
     def _note_move(self, decision: Decision, found: Observed) -> None:
         look = Look(replace(self.policy, status=decision.status), found, self.at(self.now))
         run = decision.status.run
-        (data,) = config_maps(look)
-        state = state_of(data.facts(run if run is not None and run.failed else None))
+        failed = run if run is not None and run.failed else None
+        state = next((state_of(each.facts(failed)) for each in config_maps(look)), State.UNKNOWN)
         assert state is self.state or (self.state, state) in MOVES, f"{self.state} to {state}"
         self.state = state
 
@@ -171,6 +175,7 @@ STEPS = st.one_of(
     st.tuples(st.just("write"), st.integers(0, 9)),
     st.tuples(st.just("again"), st.just(0)),
     st.tuples(st.just("label"), st.just(0)),
+    st.tuples(st.just("delete"), st.just(0)),
     st.tuples(st.just("crash"), st.integers(0, PODS - 1)),
     st.tuples(st.just("look"), st.integers(1, 12)),
     st.tuples(st.just("wait"), st.integers(1, 12)),
@@ -192,6 +197,9 @@ def play(steps: list[tuple[str, int]]) -> RestoreModel:
                 world.led_look()
             case "label":
                 world.write(world.value)
+            case "delete":
+                world.deleted = True
+                world.led_look()
             case "crash":
                 world.crash(str(number))
             case "look":
@@ -210,6 +218,7 @@ def play(steps: list[tuple[str, int]]) -> RestoreModel:
 @given(st.lists(STEPS, max_size=20))
 @example([("write", 8), ("rest", 0), ("again", 0), ("rest", 0), ("write", 3), ("rest", 0)])
 @example([("write", 8), ("look", 9), ("label", 0), ("rest", 0)])
+@example([("delete", 0), ("write", 8), ("rest", 0)])
 @settings(max_examples=120, deadline=None)
 def test_only_kept_data_is_written_back_and_bad_data_restarts_nothing(steps: list[tuple[str, int]]) -> None:
     world = play(steps)
@@ -219,7 +228,8 @@ def test_only_kept_data_is_written_back_and_bad_data_restarts_nothing(steps: lis
     assert all(value < BAD_FROM for value in world.kept)
     assert len(world.restores) == len({value for value, _ in world.restores}), "twice for the same data"
     assert len(world.stored) <= 1
-    if world.value < BAD_FROM and str(world.value) not in bad:
+    assert all(each.kept for each in world.policy.status.revisions), "what is kept is not forgotten"
+    if world.value < BAD_FROM and str(world.value) not in bad and not world.deleted:
         assert {value for value, _ in world.pods.values()} == {world.value}, "no container keeps other data"
         assert world.state is State.KEPT
     before = len(world.restarts), len(world.restores)
@@ -262,6 +272,11 @@ def test_a_manager_that_is_killed_after_any_write_changes_nothing_about_the_end(
         assert sorted(value for value, _ in world.pods.values()) == [3] * PODS
         assert len(world.stored) == 1
         assert [(each.hash, each.restored) for each in world.policy.status.bad] == [("8", True)]
+
+
+def test_data_with_which_the_object_is_created_again_is_restored_like_that_of_an_edit() -> None:
+    world = play([("write", 3), ("rest", 0), ("delete", 0), ("look", 3), ("write", 8), ("rest", 0)])
+    assert (world.value, world.restores, world.state) == (3, [(8, 3)], State.KEPT)
 
 
 def test_only_containers_with_the_bad_data_are_restarted_on_the_way_back() -> None:

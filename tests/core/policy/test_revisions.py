@@ -180,11 +180,16 @@ class TestKeep:
         assert second.data.forget == (stored(GOOD)[0].name,)
 
     def test_but_not_while_the_object_is_deleted_and_used(self) -> None:
-        """Somebody may create it anew, as `kubectl replace --force` does."""
+        """Somebody may create it anew, as `kubectl replace --force` does, and the new data may be bad."""
         history = kept()
-        for seconds in (210, 211, 212):
-            found = history.look(seconds, {KEY: Data("", None)}, *PODS, stored=stored(GOOD))
+        for seconds in (60, 61, 62):
+            missing = ("ConfigMap cfg not found",)
+            found = history.look(seconds, {KEY: Data("", None)}, *PODS, stored=stored(GOOD), missing=missing)
             assert found.data.forget == ()
+        found = failed(history)
+        assert reason(found) == "Restoring"
+        (restore,) = history.look(122, present(BAD, 2, 99), *PODS, stored=stored(GOOD)).data.restore
+        assert (restore.kept, restore.revision) == ("all of good", stored(GOOD)[0].name)
 
     def test_what_the_status_does_not_know_is_not_deleted(self) -> None:
         """Somebody may have restored the policy without its status."""

@@ -193,8 +193,13 @@ class _Used:
         return Kind.CONFIG_MAP, self.name
 
 
+def _used_names(look: Look) -> set[str]:
+    """Return the names of the ConfigMaps that containers use, also of those that do not exist at the moment."""
+    return {part.name for _, part in look.found.data if part.kind is Kind.CONFIG_MAP}
+
+
 def config_maps(look: Look) -> list[_Used]:
-    """Return what is known of each ConfigMap that containers use."""
+    """Return what is known of each ConfigMap that containers use and that exists."""
     data: dict[str, list[Data]] = {}
     for (_, part), each in look.found.data.items():
         if part.kind is Kind.CONFIG_MAP and each.uid:
@@ -214,15 +219,14 @@ def note(look: Look) -> PolicyStatus:
     status, found = look.status, look.found
     if look.policy.on_failure is not OnFailure.RESTORE or look.policy.config is None:
         return replace(status, bad=(), revisions=status.revisions if found.stored else ())
-    known = {each.name: each for each in status.revisions}
-    used = {each.name: each for each in config_maps(look)}
-    for name, each in used.items():
+    known, used = {each.name: each for each in status.revisions}, _used_names(look)
+    for each in config_maps(look):
         facts = each.facts(None)
         if facts.known:
             revision = replace(each.revision, hash=each.data[0].whole)
-            if state_of(facts) is State.GOOD and (stored := _find(found.stored or (), name, revision.hash)):
+            if state_of(facts) is State.GOOD and (stored := _find(found.stored or (), each.name, revision.hash)):
                 revision = replace(revision, kept=revision.hash, revision=stored.name)
-            known[name] = revision
+            known[each.name] = revision
     back = {name for name, each in known.items() if each.hash == each.kept}
     return replace(
         status,
@@ -295,8 +299,7 @@ def actions(look: Look, recorded: PolicyStatus) -> DataActions:
             restore.append(Restore(each.name, now.whole, now.version, revision.kept, revision.revision))
     present = {each.name: each.data[0].whole for each in used}
     needed = {each.name: {each.kept, present.get(each.name)} for each in recorded.revisions if each.kept}
-    known = {part.name for _, part in look.found.data if part.kind is Kind.CONFIG_MAP}
-    known |= {each.name for each in recorded.revisions}
+    known = _used_names(look) | {each.name for each in recorded.revisions}
     gone = {each.object for each in stored} - known if look.found.running else set[str]()
     old = (each for each in stored if each.object in gone or each.hash not in needed.get(each.object, {each.hash}))
     return DataActions(tuple(keep), tuple(restore), tuple(each.name for each in old))
