@@ -234,6 +234,18 @@ class TestConfigChange:
         assert second is not None
         assert (second.since, second.name != first.name) == (text(121), True)
 
+    def test_in_the_second_in_which_a_run_begins_is_not_covered_by_it(self) -> None:
+        history = History()
+        history.look(1, data("a"))
+        history.look(100, data("b", 99))
+        first = history.look(109, data("b", 99)).run
+        history.look(109.5, data("c", 109))
+        history.end(110)
+        second = history.look(119, data("c", 109), app(started=109.5)).run
+        assert first is not None
+        assert second is not None
+        assert (second.since, second.name != first.name) == (text(119), True)
+
     def test_of_another_object_during_a_run_begins_another_one(self) -> None:
         uses = app(-3600, "web-0", "app", USE, replace(USE, name="other"))
         history = History()

@@ -94,6 +94,25 @@ def halves() -> tuple[History, list[Any], Any, Any]:
     return history, pods, now, run("third", y, 315)
 
 
+@pytest.mark.parametrize("settle", [1, 5, 10, 60])
+def test_an_edit_of_settle_during_the_run_does_not_void_its_failure(settle: int) -> None:
+    history, bad, there = kept(), present(BAD, 2, 99), stored(GOOD)
+    history.look(100, bad, *PODS_OF_RESTORE, stored=there)
+    run = history.look(109, bad, *PODS_OF_RESTORE, stored=there).run
+    assert run is not None
+    history.policy = replace(history.policy, config=ConfigChange(settle), generation=2)
+    assert history.look(112, bad, *PODS_OF_RESTORE, stored=there).run == run
+    of_edit = replace(run, generation=2)  # the failure of a run counts for the policy at its end
+    history.policy = history.policy.with_status(replace(history.policy.status, run=of_edit))
+    end(history, 120, halted=True)
+    assert refused_by(history.policy) == {CFG}
+    assert reason(history.look(121, bad, *PODS_OF_RESTORE, stored=there)) == "Restoring"
+    halts = History(replace(history.policy, on_failure=OnFailure.HALT))
+    for seconds in (160, 170, 1000):
+        found = halts.look(seconds, bad, *PODS_OF_RESTORE)
+        assert (found.run, found.status.bad) == (None, ())
+
+
 def test_the_newest_failure_stops_the_halves_of_its_change() -> None:
     """The first half fails, so the other one does not start. It starts after a run for a third object."""
     history, pods, now, restarted = halves()

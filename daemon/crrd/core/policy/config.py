@@ -125,7 +125,7 @@ def _is_applied(look: Look, old: UsedObject, users: Collection[Running]) -> bool
     run, since, is_bad = look.status.run, parse_time(old.since), look.status.is_bad(old)
     if old.hash == old.done or not users or since is None or old.is_kept or is_bad:
         return False
-    if run is not None and not run.finished and brings(look.policy, run, old):
+    if run is not None and not run.finished and brings(run, old):
         return False  # its end says whether the data is good
     if failed_with(look.status, old) is not None:
         return False  # until that is repaired
@@ -293,19 +293,25 @@ def _open_change(policy: Policy, record: UsedObject) -> PartChange | None:
     return PartChange(record.part, limit_of(policy, since), after, frozenset(record.lacking))
 
 
-def brings(policy: Policy, run: RunRecord, record: UsedObject) -> bool:
-    """Whether a run gives containers the data of a record: a change that had settled at the run's start."""
-    since, limit = parse_time(record.since), parse_time(run.since)
-    settled = since is not None and limit is not None and limit_of(policy, since) <= limit
-    meant = record.container in run.containers and any(each.part == record.part for each in run.changes)
-    return settled and meant and not record.is_kept and (record.hash != record.done or bool(record.left))
+def brings(run: RunRecord, record: UsedObject) -> bool:
+    """Whether a run gives containers the data of a record: a change that had settled at the run's start.
+
+    An edit of `settle` during the run changes nothing about that. `since` alone is not enough: in whole seconds, a
+    change just after the start of a run is as old as one just before it.
+    """
+    since = parse_time(record.since)
+    own = (at for at, change in enumerate(run.changes) if change.part == record.part)
+    if since is None or (at := next(own, None)) is None or record.container not in run.containers:
+        return False
+    settled = since <= run.changes[at].until and run.hashes[at : at + 1] in ((), (record.hash,))
+    return settled and not record.is_kept and (record.hash != record.done or bool(record.left))
 
 
 def is_taken_back(look: Look, run: RunRecord) -> bool:
     """Whether all objects of a run have the data again that its containers had before."""
     parts = {each.part for each in run.changes}
     meant = [each for each in look.status.config if each.container in run.containers and each.part in parts]
-    return bool(meant) and all(each.hash == each.done and not brings(look.policy, run, each) for each in meant)
+    return bool(meant) and all(each.hash == each.done and not brings(run, each) for each in meant)
 
 
 def is_behind(look: Look, container: Running) -> bool:
@@ -318,9 +324,7 @@ def covered(policy: Policy, run: RunRecord) -> PolicyStatus:
     """Return the status after a run is done. It covers all changes that it brings, but no data that is known as bad."""
     status = policy.status
     records = (
-        replace(each, done=each.hash, left="", lacking=())
-        if brings(policy, run, each) and not status.is_bad(each)
-        else each
+        replace(each, done=each.hash, left="", lacking=()) if brings(run, each) and not status.is_bad(each) else each
         for each in status.config
     )
     return replace(status, config=tuple(records))

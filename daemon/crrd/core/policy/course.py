@@ -66,7 +66,7 @@ def ended(policy: Policy, run: RunRecord, outcome: Outcome, *, message: str, now
     """Return the status after the end of a run."""
     trigger, end, failed = TRIGGERS[run.trigger], outcome.end, outcome.end.has_failed
     over = replace(run, finished=rfc3339(now), failed=failed, message=message, halted=end is End.HALTED)
-    over = replace(over, hashes=_hashes(policy, run) if failed else (), left=outcome.left)
+    over = replace(over, hashes=_hashes(policy, run), left=outcome.left)
     status = trigger.ended(policy, over)
     if end is End.DONE and trigger in triggers_of(policy):
         status = trigger.complete(policy.with_status(status), over)
@@ -77,7 +77,7 @@ def ended(policy: Policy, run: RunRecord, outcome: Outcome, *, message: str, now
 
 def _hashes(policy: Policy, run: RunRecord) -> tuple[str, ...]:
     """Return `RunRecord.hashes`."""
-    there = {each.part: each.hash for each in policy.status.config if brings(policy, run, each)}
+    there = {each.part: each.hash for each in policy.status.config if brings(run, each)}
     return tuple(there.get(each.part, "") for each in run.changes)
 
 
@@ -150,7 +150,7 @@ def is_repaired(look: Look, run: RunRecord) -> bool:
         lacking = any(each.container in run.containers for each in look.changes)
         follows = bool(ready) and all(ready) and look.follows and not lacking
         return follows and not run.halted  # its pods are ready, and yet the judgement of them was no
-    if any(look.status.is_bad(each) and brings(look.policy, run, each) for each in look.status.config):
+    if any(look.status.is_bad(each) and brings(run, each) for each in look.status.config):
         return False
     taken_back = is_taken_back(look, run)
     if run.halted and stops(look.policy, run) and not (taken_back or is_corrected(look.status, run)):

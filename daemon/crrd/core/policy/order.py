@@ -54,7 +54,7 @@ def refused_by(policy: Policy, tries: RunRecord | None = None) -> frozenset[Obje
     """
     status, failed = policy.status, list[UsedObject]()
     for each in status.config:
-        tried = tries is not None and brings(policy, tries, each)
+        tried = tries is not None and brings(tries, each)
         if status.is_bad(each) or (failed_with(status, each) is not None and not tried):
             failed.append(each)
     return frozenset(each.part.object_name for each in failed)

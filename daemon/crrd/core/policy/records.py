@@ -27,7 +27,9 @@ def make_record(
     objects, message = tuple(dict.fromkeys(map(str, changes))), f"policy {policy.name}: {why}"
     pods, reload = change is not None and change.pods, change is not None and change.reload
     parts = trigger, containers, at, started, policy.generation, message, objects
-    run = RunRecord("", *parts, pods=pods, back=back, reload=reload)
+    brought = {each.part: each.hash for each in look.status.config if each.container in containers}
+    hashes = tuple(brought.get(each.part, "") for each in changes)
+    run = RunRecord("", *parts, pods=pods, back=back, reload=reload, hashes=hashes)
     concerned = {each.pod for each in look.found.running if each.name in containers}
     steps = () if back else sizes(policy.budget.steps, len(concerned))
     run = replace(run, steps=",".join(map(str, steps)))

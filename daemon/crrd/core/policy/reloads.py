@@ -43,7 +43,7 @@ def narrowed(look: Look) -> PolicyStatus:
 
 def _with(policy: Policy, run: RunRecord, change: Callable[[UsedObject], UsedObject]) -> PolicyStatus:
     """Return the status with changed records of the data that a run brings."""
-    records = (change(each) if brings(policy, run, each) else each for each in policy.status.config)
+    records = (change(each) if brings(run, each) else each for each in policy.status.config)
     return replace(policy.status, config=tuple(records))
 
 
@@ -65,5 +65,5 @@ def has_reloaded(policy: Policy, run: RunRecord) -> bool:
 
 def only(policy: Policy, run: RunRecord) -> frozenset[str]:
     """Return the pods that a run is about, because all others have the data. It is empty for all pods."""
-    brought = [each.lacking for each in policy.status.config if brings(policy, run, each)]
+    brought = [each.lacking for each in policy.status.config if brings(run, each)]
     return frozenset(pod for pods in brought for pod in pods) if all(brought) else frozenset()

@@ -186,7 +186,7 @@ class _Used:
 
     def brought(self, run: RunRecord) -> Iterator[UsedObject]:
         """Yield the records whose data is new, and came with this run."""
-        return (each for each in self.records if each.hash != each.done and brings(self.look.policy, run, each))
+        return (each for each in self.records if each.hash != each.done and brings(run, each))
 
     @property
     def _object(self) -> tuple[Kind, str]:

@@ -173,7 +173,7 @@ def _add_tried(policy: Policy, run: RunRecord) -> PolicyStatus:
 
 def _brought_too(policy: Policy, run: RunRecord) -> PolicyStatus:
     """A run for an image is well. Pods that had the image before may still lack the data that it has brought."""
-    return passed(policy, [each for each in policy.status.config if brings(policy, run, each)])
+    return passed(policy, [each for each in policy.status.config if brings(run, each)])
 
 
 def _read_change(triggers: Section) -> ConfigChange | None:

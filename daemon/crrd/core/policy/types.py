@@ -237,7 +237,7 @@ class RunRecord:
     reload: Annotated[bool, "Whether containers reload their files instead of being restarted."] = False
     hashes: Annotated[
         tuple[str, ...],
-        "Of a run that has failed: the hash of the data that it brought, for each of objects. Empty for data that had "
+        "The hash of the data that the run brings, for each of objects. Of a run that is over: empty for data that had "
         "changed again.",
     ] = ()
     undoes: Annotated[str, "Name of the failed run whose pods get the image back that they had."] = ""
