@@ -181,6 +181,28 @@ def test_pods_that_a_run_back_has_left_get_their_image_later() -> None:
     assert [each.name for each in history.policy.status.tried] == [found.undoes, again.name]
 
 
+@pytest.mark.parametrize("is_repeated", [False, True])
+def test_a_run_back_that_could_do_no_pod_begins_once_a_node_is_back(*, is_repeated: bool) -> None:
+    history, down = halted(), {"a": "node a is not ready"}
+    pods = tuple(replace(each, node=node) for each, node in zip(PODS, "ab", strict=True))
+    if is_repeated:
+        assert history.look(21, data("a"), *pods, template=has(HALF)).run is not None
+        history.end(30, End.PUT_OFF, away=("web-0",))
+    for seconds in (31, 700, 9000):
+        waits = history.look(seconds, data("a"), *pods, template=has(HALF), down=down)
+        assert (waits.run, reason(waits)) == (None, PolicyReason.FAILED)
+        assert "but one that gives i:1 back begins once a node of its pods is not down any more" in message(waits)
+    back = history.look(9001, data("a"), *pods, template=has(HALF)).run
+    assert back is not None
+    assert back.image == "i:1"
+
+
+def test_one_that_can_do_a_pod_does_not_wait_for_the_others() -> None:
+    history, most = halted(), new(lacking=())
+    pods = tuple(replace(each, node=node) for each, node in zip(PODS, "ab", strict=True))
+    assert history.look(21, data("a"), *pods, template=has(most), down={"a": "node a is not ready"}).run is not None
+
+
 def test_changed_configuration_ends_no_run_back() -> None:
     """Its restart would bring the bad image once more, and the run back would not begin again."""
     history, found = undoing(replace(UNDO, config=PLAIN.config))

@@ -178,6 +178,8 @@ def _failed(look: Look, status: PolicyStatus, last: RunRecord, wanted: Wanted) -
     for each in wanted.retries:
         if each.run is not None and each.run.undoes:  # it has left pods
             until = f"{until}, but the one that gives {each.run.image} back is repeated at {rfc3339(each.at)}"
+    for run in wanted.put_off:
+        until = f"{until}, but one that gives {run.image} back begins once a node of its pods is not down any more"
     at, message = look.now + FAILED_RETRY, f"{last.message}{_undone(look.policy, status, last)}"
     return _step(PolicyReason.FAILED, status, at, run=last.name, message=message, until=until)
 

@@ -47,6 +47,7 @@ class Wanted:
     wakes: tuple[datetime, ...] = ()  # When there can be others
     settling: tuple[Due, ...] = ()  # Changed configuration that settles, what does so first at the beginning
     retries: tuple[Retry, ...] = ()  # The earliest first
+    put_off: tuple[RunRecord, ...] = ()  # Runs back, all of whose pods are on nodes that are down
 
 
 Then = Callable[[Policy, RunRecord], PolicyStatus]  # Returns the status after something has happened to a run
@@ -120,14 +121,16 @@ def _undo(look: Look, change: TemplateChange, failed: RunRecord) -> Wanted | Non
     """Return the run that gives pods the image back that they had before a run with `change` failed; None for none.
 
     It is not for a run that gave the image of new pods to the others, because some pods had that before. If it leaves
-    a pod, for example because a node is down, it is repeated after RETRY.
+    a pod, for example because a node is down, it is repeated after RETRY, but not while it could do no pod.
     """
-    there = {each.pod for each in look.found.running if each.name in failed.containers}
-    has_new = change.behind and bool(there - {pod for pod, _ in change.lacking})
-    last = run_back(look.status, failed)
+    old, last = {pod for pod, _ in change.lacking}, run_back(look.status, failed)
+    new = [each for each in look.found.running if each.name in failed.containers and each.pod not in old]
+    has_new = change.behind and bool(new)
     if not (look.policy.undoes and has_new and can_undo(failed)) or (last is not None and last.failed):
         return None
     run = make_undo_record(look, failed)
+    if all(each.node in look.found.down for each in new):
+        return Wanted(put_off=(run,))
     if last is not None and last.finished:
         return Wanted(retries=(Retry(retry_at(last), last, run),))
     return Wanted((run,))
@@ -311,4 +314,5 @@ def find_wanted(look: Look) -> Wanted:
     again = [each.run for each in later if each.run and each.at <= look.now]
     runs = [run for one in asked for run in one.runs] or again
     wakes = (*(at for one in asked for at in one.wakes), *(each.at for each in later if each.at > look.now))
-    return Wanted(tuple(runs), wakes, tuple(due for one in asked for due in one.settling), tuple(later))
+    settling = tuple(due for one in asked for due in one.settling)
+    return Wanted(tuple(runs), wakes, settling, tuple(later), tuple(run for one in asked for run in one.put_off))
