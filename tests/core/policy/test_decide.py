@@ -1067,6 +1067,34 @@ class TestSchedule:
         assert run is not None
         assert (run.since, history.policy.status.skipped) == (text(7200), "")
 
+    @pytest.mark.parametrize("why", [PolicyReason.UNREADABLE, PolicyReason.TARGET])
+    @pytest.mark.parametrize("is_edited", [False, True])
+    def test_counts_also_while_an_obstacle_lasts(self, why: PolicyReason, *, is_edited: bool) -> None:
+        """For example until the role is bound."""
+        history, stopped = History(self.POLICY), Stopped(why, "bind the role")
+        if is_edited:
+            history = History(replace(self.POLICY, schedule=Schedule("0 3 * * *", "UTC")))
+            history.look(1)
+            history.policy = replace(history.policy, schedule=self.POLICY.schedule, generation=2)
+        for seconds in (100, 3605):
+            assert (history.look(seconds, stopped=stopped).run, history.policy.status.skipped) == (None, "")
+        run = history.look(3700).run
+        assert run is not None
+        assert run.since == text(3600)
+
+    def test_does_not_count_from_before_an_edit_or_a_suspension_that_an_obstacle_follows(self) -> None:
+        history, stopped = History(self.POLICY), Stopped(PolicyReason.UNREADABLE, "bind the role")
+        history.policy = replace(history.policy, suspended=True)
+        history.look(100)
+        history.policy = replace(history.policy, suspended=False, generation=2)
+        history.look(3605, stopped=stopped)
+        assert history.policy.status.skipped == f"{text(3600)}: the policy was suspended"
+        assert history.look(3700).run is None
+        history.policy = replace(history.policy, schedule=Schedule("30 * * * *", "UTC"), generation=3)
+        history.look(5460, stopped=stopped)
+        assert history.look(5500).run is None, "13:30 was before the edit"
+        assert history.look(9000).run is not None
+
     def test_says_nothing_of_a_suspension_without_a_scheduled_time(self) -> None:
         history = History(self.POLICY)
         assert history.look(3600).run is not None

@@ -18,7 +18,7 @@ from crrd.core.policy.reasons import PolicyReason
 from crrd.core.policy.records import can_undo, last_try, run_back
 from crrd.core.policy.reloads import only
 from crrd.core.policy.revisions import NOTHING, DataActions, State, actions, condemn, say
-from crrd.core.policy.schedule import forget_schedule, window_at
+from crrd.core.policy.schedule import forget_schedule, note_schedule, window_at
 from crrd.core.policy.triggers import CONFIG_CHANGE, TRIGGERS, Wanted, find_wanted
 from crrd.core.policy.types import OnFailure, Policy, PolicyStatus, RunRecord
 from crrd.core.rollout.phases import End
@@ -67,7 +67,7 @@ def decide(policy: Policy, found: Observed, now: datetime) -> Decision:
     """Decide the next step; `now` is the API server's time."""
     look, obstacle, wanted = Look(policy, found, now), _obstacle(policy, found), Wanted()
     recorded, data = policy.status, NOTHING
-    status = _stopped(policy) if obstacle else _remembered(look)
+    status = _stopped(look) if obstacle else _remembered(look)
     look = look.with_status(status)
     known = problems(look)
     if obstacle:
@@ -99,8 +99,12 @@ def _obstacle(policy: Policy, found: Observed) -> Stopped | None:
     return Stopped(PolicyReason.SUSPENDED, "") if policy.suspended else found.stopped
 
 
-def _stopped(policy: Policy) -> PolicyStatus:
-    return forget_schedule(policy) if policy.suspended else policy.status
+def _stopped(look: Look) -> PolicyStatus:
+    """Return the status of a policy with an obstacle: the times of its schedule count from when it was seen first."""
+    policy = look.policy
+    if policy.suspended:
+        return forget_schedule(policy)
+    return policy.status if policy.error else note_schedule(look)
 
 
 def _remembered(look: Look) -> PolicyStatus:
