@@ -12,7 +12,7 @@ from crrd.core.api.time import rfc3339
 from crrd.core.api.types import API_VERSION, KIND, LABEL_READINESS_GATE, READINESS_GATE
 from crrd.core.lifecycle.steps import Steps, next_steps
 from crrd.core.policy.pace import TURN_SECONDS
-from crrd.core.policy.types import PolicyStatus, RunRecord
+from crrd.core.policy.types import Policy, PolicyStatus, RunRecord
 from crrd.core.policy.v1alpha1 import read_policy, write_status
 from crrd.core.rollout.phases import End
 from crrd.core.rollout.plan import Plan
@@ -372,12 +372,8 @@ async def test_a_suspended_invalid_or_deleted_policy_stops_its_run_at_once(edit:
     await controller.queue.close()
 
 
-@pytest.mark.parametrize("slow", [("list", "pods"), ("patch", POLICIES.plural)])
-async def test_a_policy_that_is_deleted_during_a_look_begins_no_run(
-    slow: tuple[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Whatever the look waits for at that moment."""
-    api = LanedApi(lambda verb, kind, *_: 5.0 if (verb, kind) == slow else 0.01)
+def with_old_pod(api: LanedApi) -> Policy:
+    """A policy with `maxAge`, and a pod that is too old."""
     runs = {"name": "app", "containerID": "containerd://web", "ready": True, "state": {"running": {"startedAt": EARLY}}}
     status = {"phase": "Running", "containerStatuses": [runs], "conditions": [{"type": "Ready", "status": "True"}]}
     meta = {"namespace": "n", "name": "web", "uid": "web", "resourceVersion": "1", "labels": {"a": "b"}}
@@ -386,8 +382,17 @@ async def test_a_policy_that_is_deleted_during_a_look_begins_no_run(
     own = {"namespace": "n", "name": "p", "uid": "p", "generation": 1, "resourceVersion": "1"}
     spec = {"selector": {"matchLabels": {"a": "b"}}, "triggers": {"maxAge": "72h"}}
     api.put(POLICIES, {"metadata": own, "spec": spec})
+    return read_policy(api.objects[POLICIES.plural]["p"])
+
+
+@pytest.mark.parametrize("slow", [("list", "pods"), ("patch", POLICIES.plural)])
+async def test_a_policy_that_is_deleted_during_a_look_begins_no_run(
+    slow: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever the look waits for at that moment."""
+    api = LanedApi(lambda verb, kind, *_: 5.0 if (verb, kind) == slow else 0.01)
+    policy = with_old_pod(api)
     controller = policy_controller(api)
-    policy = read_policy(api.objects[POLICIES.plural]["p"])
     controller._policies.objects.put(policy)
     await asyncio.sleep(2)
     assert controller.queue.pending("n/p"), "the look is in progress"
@@ -396,4 +401,26 @@ async def test_a_policy_that_is_deleted_during_a_look_begins_no_run(
     assert "KeyError" not in capsys.readouterr().out
     assert controller._runs.active("n/p") is None
     assert not controller.queue.pending("n/p"), "nothing is left to do"
+    await controller.queue.close()
+
+
+async def test_one_that_is_suspended_during_a_look_that_changes_no_status_does_not_go_on(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    slow = set[str]()
+    api = LanedApi(lambda verb, kind, *_: 5.0 if f"{verb} {kind}" in slow else 0.01)
+    policy = with_old_pod(api)
+    controller = policy_controller(api)
+    controller._policies.objects.put(policy)
+    await asyncio.sleep(20)
+    slow.add("list pods")
+    controller.queue.wake("n/p")
+    await asyncio.sleep(2)
+    assert controller.queue.pending("n/p"), "the look is in progress"
+    known = controller._policies.get("n/p")
+    assert known is not None
+    edited = replace(known, suspended=True, generation=2, resource_version=f"{known.resource_version}0")
+    controller._policies.objects.put(edited)
+    await asyncio.sleep(10)
+    assert capsys.readouterr().out.count("policy run started") == 1
     await controller.queue.close()

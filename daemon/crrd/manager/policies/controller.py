@@ -220,8 +220,9 @@ class PolicyController(Controller):
         self._runs.stop_others(policy, decision.run, aim)  # before the write, which may fail
         parts = policy, decision.status, decision.conditions
         memory.dropped = await self._policies.write(*parts, always=bool(found.dropped))
-        if self._memories.get(key) is not memory:  # the policy was deleted meanwhile
-            return 0.0
+        present = self._policies.get(key)
+        if present is None or (present.uid, present.generation) != (policy.uid, policy.generation):
+            return 0.0  # it was deleted or edited meanwhile, maybe while there was nothing to write
         if memory.dropped and not found.dropped:  # the policy must not act on what it could not record
             log.warning("fields of a policy's status dropped", policy=key, fields=memory.dropped)
             self._runs.stop(key)
