@@ -3,7 +3,8 @@
 A revision is all data of one ConfigMap. Each look finds its `State` by facts from the cluster's objects. So it does not
 matter where the manager before has stopped. The invariants:
 
-- Only data is written back with which all containers have been ready, and with which no run has failed (`Keep`).
+- Only data is written back with which all containers have been ready, and with which no run has failed (`Keep`). They
+  count as started with data from before the policy, because a time of `managedFields` may be too late.
 - The status says that a revision is bad before anything is written, and with which resourceVersion. The API server
   accepts one write for that, so a revision is restored once at most, and never over data of another writer.
 - No container is restarted while a ConfigMap has bad data, whoever writes that again.
