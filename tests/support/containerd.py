@@ -48,6 +48,9 @@ state = "{folder}/state"
   disable = true
 """
 
+_NETWORK = '{"cniVersion": "0.4.0", "name": "none", "plugins": [{"type": "loopback"}]}'
+"""Without one, the runtime reports that its network is not ready. All pods of the local node use the host's network."""
+
 _CONFIG_3 = """\
 version = 3
 root = "{folder}/root"
@@ -164,6 +167,9 @@ class Containerd:
         archive = self.folder / "images.tar"
         write_archive(archive, Path(shutil.which("busybox") or "/bin/busybox"))
         (self.folder / "config.toml").write_text(configuration(self.version, self.folder, self.address))
+        network = self.folder / "cni" / "conf" / "10-none.conflist"
+        network.parent.mkdir(parents=True)
+        network.write_text(_NETWORK)
         self.start()
         self.ctr("images", "import", str(archive))
         archive.unlink()
