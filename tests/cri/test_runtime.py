@@ -363,6 +363,14 @@ async def test_a_condition_that_a_runtime_does_not_report_is_not_true(start: Sta
     assert await node.false_conditions("uid-1") == {}
 
 
+@pytest.mark.parametrize("uid", ["", "x y"])
+async def test_the_runtime_of_no_pod_is_not_asked(start: Start, uid: str) -> None:
+    servers = [ScriptedRuntime(name=name, conditions={}) for name in ("cri-o", "containerd")]
+    node = await start(*servers)
+    assert await node.false_conditions(uid) == {}
+    assert [server.asked for server in servers] == [[], []]
+
+
 async def test_no_conditions_are_known_of_runtimes_that_do_not_answer() -> None:
     assert await NodeRuntime().false_conditions("uid-1") == {}
 

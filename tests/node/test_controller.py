@@ -521,19 +521,6 @@ async def test_a_stop_after_a_hook_waits_for_the_api_server() -> None:
         assert node.hooks_run == ["old"]
 
 
-async def test_a_network_that_is_not_ready_holds_the_stop_back() -> None:
-    async with MemoryNode() as node:
-        node.network_problem = "cni plugin not initialized"
-        node.post(request())
-        await node.until(lambda: node.status().states[:1] != () and node.status().states[0].message != "")
-        await asyncio.sleep(60)
-        assert node.stops == []
-        assert node.status().states[0].reason is Reason.RUNTIME_NOT_READY
-        node.network_problem = ""
-        await node.completed()
-        assert [container for container, _ in node.stops] == ["old"]
-
-
 async def test_and_goes_on_without_it_once_the_grace_period_is_over() -> None:
     async with MemoryNode(hook=HOOK) as node:
         node.hook_seconds = 5.0
@@ -546,6 +533,19 @@ async def test_and_goes_on_without_it_once_the_grace_period_is_over() -> None:
         node.write_errors.clear()
         await node.completed()
         assert len(node.hooks_run) == 1
+
+
+async def test_a_network_that_is_not_ready_holds_the_stop_back() -> None:
+    async with MemoryNode() as node:
+        node.network_problem = "cni plugin not initialized"
+        node.post(request())
+        await node.until(lambda: node.status().states[:1] != () and node.status().states[0].message != "")
+        await asyncio.sleep(60)
+        assert node.stops == []
+        assert node.status().states[0].reason is Reason.RUNTIME_NOT_READY
+        node.network_problem = ""
+        await node.completed()
+        assert [container for container, _ in node.stops] == ["old"]
 
 
 async def test_a_refused_write_is_tried_again() -> None:

@@ -50,8 +50,10 @@ async def test_another_image_is_another_run(cluster: PlayedCluster, images: Imag
 async def test_an_image_is_none_of_a_run_without_one(cluster: PlayedCluster) -> None:
     await cluster.workload("Deployment", "web", 2)
     assert await recreated(cluster, *WEB, "--partition", "1", *MINE) == 0
+    back = (*WEB, "--image", "i:2", "--template", "keep", "--judge", "1m", "--undo-on-failure")
     for words, own, given in (
         ((*WEB, "--image", "i:2", "--template", "keep"), "without --image", "--image i:2"),
+        (back, "without --image", "--image i:2"),
         (FOLLOW, "without --image-from-template", "--image-from-template"),
         ((*WEB, "--stale"), "without --stale", "--stale"),
         ((*WEB, "--since", "2026-01-01T00:00:00Z"), "without --since", "--since 2026-01-01T00:00:00Z"),

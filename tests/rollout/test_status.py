@@ -277,6 +277,17 @@ async def test_a_run_whose_target_is_gone_is_shown_with_its_recorded_end(
     assert last.endswith("recreating"), "no command to continue it"
 
 
+async def test_a_run_that_was_done_waits_for_nothing_though_its_target_is_gone(
+    cluster: PlayedCluster, capsys: Output
+) -> None:
+    await cluster.workload("Deployment", "web", 1, "app")
+    assert await recreated(cluster, "deployment/web", "-c", "app", "--run", "nightly") == 0
+    await cluster.client.delete(DEPLOYMENTS, NAMESPACE, "web")
+    _, state, *more = await shown(cluster, capsys, "nightly")
+    assert state.startswith("done (Over): 1 of 1 pods recreated; last activity ")
+    assert not [each for each in more if each.startswith("waits for")]
+
+
 async def test_a_run_whose_target_is_gone_can_be_aborted(cluster: PlayedCluster, capsys: Output) -> None:
     await cluster.workload("Deployment", "web", 2, "app")
     async with begun(cluster):

@@ -209,6 +209,8 @@ class NodeRuntime:
 
     async def false_conditions(self, pod_uid: str) -> Mapping[str, str]:
         """Return which conditions of the pod's runtime are false, and why. Raises nothing."""
+        if not _ID.fullmatch(pod_uid):
+            return {}
         with suppress(CrrdError):
             for each in await self._homes(pod_uid):
                 if found := await each.readiness.false_conditions():

@@ -118,7 +118,7 @@ class Session:
         flags = [*self.command.resume_flags]
         if run.options.metrics_digest:
             flags += ["--metrics", self.command.metrics_file or "FILE"]
-        if self.command.undo_on_failure:
+        if self.command.undo_on_failure and run.options.change.image_back:
             flags += ["--undo-on-failure"]
         return f"{self.command_line('resume', run.name)} {shlex.join(flags)}".rstrip()
 

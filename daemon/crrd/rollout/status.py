@@ -68,7 +68,9 @@ async def _show_recorded(session: Session, run: Run, pulls: Mapping[str, Sequenc
         status, plan = run_status(run, requests, session.clock.now(), is_gone), Plan(recorded_rows(requests))
         if not session.command.watch:
             undo = undone_by(run, await session.requests(LABEL_RUN))
-            status = replace(status, undone_by=undo, waits=status.waits or f"nothing, because {gone}")
+            is_over = status.end is not None and status.end.over
+            waits = status.waits or ("" if is_over else f"nothing, because {gone}")
+            status = replace(status, undone_by=undo, waits=waits)
             session.display.print_status(_with_pulls(session, status, pulls), plan, "")
             return 0
         if status.end is not None:

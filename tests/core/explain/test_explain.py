@@ -334,8 +334,8 @@ ROWS = [
         "nobody knows whether there is a daemon",
         request(age=45),
         STUCK,
-        f"{NO_DAEMON} 45s; the manager fails the request in 15s",
-        f"check that the DaemonSet's pod is running on node n1: {PODS_THERE}",
+        "crrd has not answered for 45s; the manager fails the request in 15s",
+        "check the node daemon on node n1, or the manager if there are no node daemons: crrd doctor",
         changes={"daemons": None, "node": None},
         since=45,
     ),
@@ -943,7 +943,7 @@ ROWS = [
                 9,
                 STUCK,
                 ("waiting for kubelet: CrashLoopBackOff, back-off 40s restarting failed container; next try in about "
-                "31s; restarted 8 times since its recreation, last: OOMKilled (137)"),
+                "31s; restarted 8 times more than requested, last: OOMKilled (137)"),
                 f"{CHECK_LOG} | kubelet restarts the container when its back-off ends",
             ),
             (
@@ -953,7 +953,7 @@ ROWS = [
                 20,
                 STUCK,
                 (f"{NEW_RUNS}, but is not ready: its readiness probe has not succeeded yet; "
-                "restarted 8 times since its recreation, last: OOMKilled (137)"),
+                "restarted 8 times more than requested, last: OOMKilled (137)"),
                 f"{CHECK_LOG} | check the result of its readiness probe",
             ),
             (
@@ -963,7 +963,7 @@ ROWS = [
                 9,
                 STUCK,
                 ("the container has stopped with exit code 137; waiting for kubelet to restart it; "
-                "restarted 8 times since its recreation, last: OOMKilled (137)"),
+                "restarted 8 times more than requested, last: OOMKilled (137)"),
                 CHECK_LOG,
             ),
             (
@@ -973,7 +973,7 @@ ROWS = [
                 20,
                 STUCK,
                 (f"{NEW_RUNS}, but is not ready: its readiness probe has not succeeded yet; "
-                "restarted 3 times since its recreation, last: exit code 0"),
+                "restarted 3 times more than requested, last: exit code 0"),
                 CHECK_LOG,
             ),
             (
@@ -983,7 +983,7 @@ ROWS = [
                 20,
                 STUCK,
                 (f"{NEW_RUNS}, but is not ready: its readiness probe has not succeeded yet; "
-                "restarted 3 times since its recreation"),
+                "restarted 3 times more than requested"),
                 CHECK_LOG,
             ),
             (

@@ -1125,7 +1125,6 @@ class TestEdits:
             ({"containers": ("side",)}, "the policy no longer has all of its containers"),
             ({"target": TargetRef("apps/v1", "Deployment", "other")}, "the policy has another target"),
             ({"target": None, "selector": "app=web"}, "the policy has another target"),
-            ({"generation": 1, "patch": True}, "the manager restarts containers in another way now (--via)"),
         ],
     )
     def test_end_a_run_that_does_not_fit_any_more(self, edit: dict[str, Any], why: str) -> None:
@@ -1145,10 +1144,32 @@ class TestEdits:
         first = history.look(21_600, None, *self.BOTH).run
         assert first is not None
         history.policy = replace(history.policy, patch=True)
-        history.look(18_000 + seconds, None, *self.BOTH)
-        second = history.look(18_001 + seconds, None, *self.BOTH).run
+        second = history.look(18_000 + seconds, None, *self.BOTH).run
         assert (second and (second.since, second.containers)) == ((first.since, first.containers) if counts else None)
         assert second is None or second.name != first.name
+
+    def test_a_change_that_another_one_has_interrupted_is_brought_again(self) -> None:
+        """A container has started in between, and has the other one."""
+        history = History()
+        for seconds, value, changed in ((1, "a", None), (100, "b", 99), (109, "b", 99), (112, "c", 112)):
+            history.look(seconds, data(value, changed))
+        history.look(116, data("b", 116))
+        history.end(118)
+        assert history.look(130, data("b", 116), app(started=113)).run is not None
+
+    @pytest.mark.parametrize(("seconds", "again"), [(108, False), (109, True)])
+    def test_a_run_of_an_older_manager_is_judged_by_times_alone(self, seconds: float, *, again: bool) -> None:
+        """It has no hashes. A change in the second of its start may be one that it does not bring."""
+        history = History()
+        history.look(1, data("a"))
+        history.look(100, data("b", 99))
+        run = history.look(109, data("b", 99)).run
+        assert run is not None
+        history.policy = history.policy.with_status(replace(history.policy.status, run=replace(run, hashes=())))
+        history.look(109.5, data("c", seconds))
+        history.end(110)
+        found = history.look(120, data("c", seconds), app(started=seconds - 1))
+        assert (found.run is not None) is again
 
     def test_begin_a_run_that_fits(self) -> None:
         history = History()

@@ -349,6 +349,22 @@ def test_crashes_before_a_pod_is_restarted_are_not_those_of_the_restart(
     assert ("restarted" in found.message, found.end is End.HALTED) == (bool(restarts),) * 2
 
 
+@pytest.mark.parametrize("phase", [RequestPhase.COMPLETED, RequestPhase.RECREATING])
+@pytest.mark.parametrize("image", [None, ImageChange(NEW)])
+def test_a_restart_by_another_run_brings_no_crash_from_before_to_light(
+    phase: RequestPhase, image: ImageChange | None
+) -> None:
+    of = run(image=image, whole_pod=image is None, judge=60)
+    app = container(image=NEW, container_id="containerd://newer", **running(3, NEW, DONE))  # old crash, and two runs
+    known = only_pod(of, OVER, app)
+    known = replace(known, requests=(*known.requests, by_another_run(known.members[0], phase, 6)))
+    assert "restarted" not in planned(known, of).message
+    worse = replace(app, restart_count=8, started_at=rfc3339(NOW + timedelta(seconds=1)))
+    pod = replace(known.members[0], pod=replace(known.members[0].pod, containers={"app": worse}))
+    found = planned(replace(known, members=(pod,)), of)
+    assert ("web-0 has restarted again" in found.message) is (phase is RequestPhase.COMPLETED)
+
+
 @pytest.mark.parametrize(("spec", "end"), [(OLD, End.FAILED), (NEW, End.HALTED)])
 def test_a_pod_that_never_got_the_image_says_nothing_about_it(spec: str, end: End) -> None:
     """It has crashed meanwhile, so it runs another instance than the one that admission has recorded."""

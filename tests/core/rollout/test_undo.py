@@ -11,9 +11,11 @@ from crrd.core.rollout.image.state import ImageState
 from crrd.core.rollout.image.template import Content, Template
 from crrd.core.rollout.kinds import kind_of
 from crrd.core.rollout.overview import is_unfinished, undone_by, unfinished
-from crrd.core.rollout.phases import End, Stage
+from crrd.core.rollout.phases import End, RunPhase, Stage
+from crrd.core.rollout.progress import Progress
 from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.rivals import taken_over
+from crrd.core.rollout.run import Run
 from crrd.core.rollout.standing import recorded_rows
 from crrd.core.rollout.state import Member, World
 from tests.support.rollouts import (
@@ -74,10 +76,18 @@ def test_a_run_that_holds_the_controller_must_release_it_first() -> None:
     assert unfinished(kind_of(known(OPEN, holder="run"), UNDO), NOW) == FIRST
 
 
+def over(of: Run, end: End) -> RunRequest:
+    """A request of a run with this recorded end."""
+    return replace(succeeded(of, GOOD), progress=Progress(AFTER, "host/1", RunPhase.OVER, 1, 1, end=end))
+
+
 def test_the_run_that_undoes_another_one_is_the_newest_of_several() -> None:
     later = replace(UNDO, name="later", started="2026-01-01T12:00:50Z")
-    requests = (OPEN, asked(later, GOOD), asked(UNDO, BAD), asked(run(name="other"), GOOD))
+    requests = (OPEN, over(later, End.DONE), over(UNDO, End.DONE), over(run(name="other"), End.DONE))
     assert [undone_by(each, requests) for each in (FIRST, UNDO)] == ["later", ""]
+    failed_last = (over(later, End.FAILED), over(UNDO, End.DONE))
+    assert undone_by(FIRST, failed_last) == "undo", "one that has failed has undone nothing"
+    assert undone_by(FIRST, (asked(later, GOOD),)) == ""
 
 
 @pytest.mark.parametrize(
@@ -89,6 +99,9 @@ def test_the_run_that_undoes_another_one_is_the_newest_of_several() -> None:
         (failed(FIRST, BAD), Stage.FAILED, "app: it would not end"),
         (failed(FIRST, BAD, Reason.POD_GONE), Stage.GONE, "the pod was deleted"),
         (failed(FIRST, BAD, Reason.RUN_STOPPED), Stage.WAITING, ""),
+        (failed(FIRST, BAD, Reason.POD_ENDED), Stage.GONE, "the pod was deleted"),
+        (failed(FIRST, BAD, Reason.CONTAINER_NOT_FOUND), Stage.SKIPPED, "app: it would not end"),
+        (failed(FIRST, BAD, Reason.ENDED_BEFORE_RELOAD), Stage.SKIPPED, "app: it would not end"),
     ],
 )
 def test_a_row_is_shown_as_its_newest_request_has_it(request_: RunRequest, stage: Stage, why: str) -> None:

@@ -201,7 +201,7 @@ def _keeps_ending(facts: Facts, target: Pin | None, known: PodContainer, found: 
         return found
     reason, code = facts.ends.get(known.name, ""), known.exit_code
     last = optional(f"{reason} ({{}})" if reason else "exit code {}", code)
-    message = f"{found.message}; restarted {restarts} times since its recreation{optional(', last: {}', last)}"
+    message = f"{found.message}; restarted {restarts} times more than requested{optional(', last: {}', last)}"
     _, check_log = Topic.BACK_OFF.advise(**facts.names, container=known.name)
     advice = tuple(dict.fromkeys((check_log, *found.advice)))
     return replace(found, message=message, stuck=True, advice=advice)

@@ -110,8 +110,9 @@ class Facts:
 
     @property
     def by_daemon(self) -> bool:
-        """Whether a node daemon serves the request. False also if it is not known, so that crrd's manager may."""
-        return not self.manager and not (self.admitted and DAEMON_PODS in self.unread)
+        """Whether a node daemon serves the request. False also if none is known, so that crrd's manager may."""
+        unknown = DAEMON_PODS in self.unread or self.daemons is None
+        return not self.manager and not (self.admitted and unknown)
 
     @property
     def no_daemon(self) -> bool:

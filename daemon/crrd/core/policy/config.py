@@ -303,7 +303,8 @@ def brings(run: RunRecord, record: UsedObject) -> bool:
     own = (at for at, change in enumerate(run.changes) if change.part == record.part)
     if since is None or (at := next(own, None)) is None or record.container not in run.containers:
         return False
-    settled = since <= run.changes[at].until and run.hashes[at : at + 1] in ((), (record.hash,))
+    until, known = run.changes[at].until, run.hashes[at : at + 1]
+    settled = since <= until and known == (record.hash,) if known else since < until  # a run of an older manager
     return settled and not record.is_kept and (record.hash != record.done or bool(record.left))
 
 

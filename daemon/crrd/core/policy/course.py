@@ -81,6 +81,15 @@ def _hashes(policy: Policy, run: RunRecord) -> tuple[str, ...]:
     return tuple(there.get(each.part, "") for each in run.changes)
 
 
+def given_way(look: Look) -> Look:
+    """End a run that was begun in another way to restart (--via). Nobody has edited the policy, so its time counts."""
+    policy, run = look.policy, look.status.run
+    if run is None or run.finished or run.name != name_of(replace(policy, patch=not policy.patch), run):
+        return look
+    why = "ended because the manager restarts containers in another way now (--via)"
+    return look.with_status(_over(TRIGGERS[run.trigger].replaced(policy, run), run, why, look.now))
+
+
 def next_run(look: Look, wanted: tuple[RunRecord, ...], *, may_start: bool) -> tuple[PolicyStatus, RunRecord | None]:
     """Return the status with the policy's last run as it is from now on, and the run to carry out.
 
@@ -98,10 +107,6 @@ def next_run(look: Look, wanted: tuple[RunRecord, ...], *, may_start: bool) -> t
     images = [each for each in wanted if each.image and (over or each.gives != before.gives)]
     if last.finished:
         return look.status, first if failed is None else next(iter((*images, *changes)), None)
-    if last.name == name_of(replace(policy, patch=not policy.patch), last):  # nobody has edited the policy
-        status = TRIGGERS[last.trigger].replaced(policy, last)
-        why = "the manager restarts containers in another way now (--via)"
-        return _over(status, last, f"ended because {why}", look.now), first
     if why := _misfit(policy, last):
         return _over(look.status, last, f"ended because {why}", look.now), first
     if not last.image and is_taken_back(look, last):

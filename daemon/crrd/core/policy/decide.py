@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from crrd.core.api.time import format_duration, parse_time, rfc3339
 from crrd.core.policy.conditions import make_conditions
 from crrd.core.policy.config import is_taken_back
-from crrd.core.policy.course import begun, ended, is_repaired, next_run
+from crrd.core.policy.course import begun, ended, given_way, is_repaired, next_run
 from crrd.core.policy.failures import stopped_by, stops
 from crrd.core.policy.observed import Look, Observed, Stopped, UseKey
 from crrd.core.policy.order import NO_CLAIMS, Claims, circle, claims_of, wait_for_others
@@ -109,6 +109,7 @@ def _stopped(look: Look) -> PolicyStatus:
 
 def _remembered(look: Look) -> PolicyStatus:
     """Return the status with what was observed, and with a repair by the user."""
+    look = given_way(look)
     for each in TRIGGERS.values():
         look = look.with_status(each.noted(look))
     run = look.status.run

@@ -19,9 +19,9 @@ from crrd.kubelet.runtime_status import ContainerState, newest
 STOP_ATTEMPTS = 8
 STOP_PATIENCE = 120.0  # Step 9: a failing stop is abandoned after this many attempts and seconds
 LATE_STOP_SECONDS = 5.0
-NETWORK_READY = "NetworkReady"  # A condition of CRI's Status
 """Seconds after the grace period of a hook in which its stop may still be sent, though the request has ended."""
 HASTE_SECONDS = 10.0  # For this long after a stop whose start is not persisted, looks at the runtime must be short
+NETWORK_READY = "NetworkReady"  # A condition of CRI's Status
 
 
 class HookKind(StrEnum):

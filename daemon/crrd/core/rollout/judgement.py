@@ -129,11 +129,12 @@ class Judgement:
             yield f"{row.pod} is not ready {format_duration(options.pod_timeout)} after its restart"
         if member.pod.ended or (asked.request.completed and not asked.succeeded):
             return
-        restarts, requests = _restarts(asked, member), self._requests.get(row.uid, ())
+        requests = self._requests.get(row.uid, ())
+        restarts = _restarts(asked, member, requests)
         own = restarts - _restarts_after(asked, requests)
         if own > options.max_restarts:
-            again = "once" if own == 1 else f"{own} times"
-            yield f"{row.pod} has restarted {again} more{_last_words(row, member)}"
+            again = "once more" if own == 1 else "again" if _replaces(asked) else f"{own} times more"
+            yield f"{row.pod} has restarted {again}{_last_words(row, member)}"
         if not asked.succeeded or row.stage is not Stage.SETTLING or member.ready:
             return
         had_rest = self.last is not None and self.last.phase in (RunPhase.JUDGING, RunPhase.PAUSED)
@@ -158,33 +159,50 @@ def _is_new(asked: RunRequest, member: Member) -> bool:
     return False
 
 
-def _restarts(asked: RunRequest, member: Member) -> int:
+def _replaces(asked: RunRequest) -> bool:
+    """Whether the containers of a request are replaced some time after their restart counts were recorded."""
+    return asked.request.whole_pod or any(each.image for each in asked.request.containers)
+
+
+def _restarts(asked: RunRequest, member: Member, requests: Sequence[RunRequest]) -> int:
     """Return how often the containers of a pod have restarted since the run restarted them.
 
     A request for an image, or for the whole pod, restarts them long after admission has recorded their restart counts.
     If they have crashed in between, the counts are higher, so they count only once a later instance has ended. How many
-    of the restarts were earlier is not known then.
+    of the restarts were earlier is not known then. `requests` are all for the pod.
     """
-    count = 0
+    count, completed, replaces = 0, _completed(asked, requests), _replaces(asked)
+    if replaces and any(not each.request.completed and each.request.uid != asked.request.uid for each in requests):
+        return 0  # a restart by that one looks the same
     for each in asked.request.containers:
         container = member.pod.containers.get(each.name)
         if container is None or each.context is None:
             continue
-        if (each.image or asked.request.whole_pod) and not _has_ended_since(asked, container, each.image):
+        if replaces and not _has_ended_since(completed, container, each.image):
             continue
         own = not asked.keeps(each.name)
         count += max(0, container.restart_count - each.context.restart_count - own)
     return count
 
 
-def _has_ended_since(asked: RunRequest, container: PodContainer, image: str) -> bool:
-    """Whether an instance of a container has ended that has run since the run restarted it. All times are of its node.
+def _completed(asked: RunRequest, requests: Iterable[RunRequest]) -> datetime | None:
+    """Return when the pod was last restarted by a request, at the latest: by this one, or by one of another run.
 
-    Before its request has succeeded, that is certain only for one that is down, and is shown with the image.
+    None if this request has not succeeded.
+    """
+    if not asked.succeeded:
+        return None
+    times = (parse_time(each.request.status.completion_time) for each in (asked, *requests))
+    return max((at for at in times if at is not None), default=None)
+
+
+def _has_ended_since(completed: datetime | None, container: PodContainer, image: str) -> bool:
+    """Whether an instance of a container has ended that has run since requests restarted it. All times are of its node.
+
+    Before they have succeeded, that is certain only for one that is down, and is shown with the image.
     """
     started, ended = parse_time(container.started_at), parse_time(container.finished_at)
-    completed = parse_time(asked.request.status.completion_time)
-    if asked.succeeded and completed is not None:
+    if completed is not None:
         return started > completed if started is not None else ended is not None and ended >= completed
     name = read_image_name(image)
     is_shown = name.is_of(container.image_id) or is_tag_of(name, container.image_shown)

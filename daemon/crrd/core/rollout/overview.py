@@ -35,7 +35,7 @@ class RunStatus:
     blocked: bool  # Whether it makes no progress because of that
     pulls: int = 0  # How many pull pods it has
     between_turns: bool = False  # Whether it is the run of a policy, and waits for its next turn
-    undone_by: str = ""  # The run that gives its pods their image back, "" if none is known
+    undone_by: str = ""  # The run that has given its pods their image back, "" if none is known
 
     @property
     def word(self) -> str:
@@ -77,9 +77,13 @@ def run_status(
 
 
 def undone_by(run: Run, requests: Iterable[RunRequest]) -> str:
-    """Return the name of the run that undoes a run, the newest one of several; "" if there is none."""
-    found = ((each.run.started, each.run.name) for each in requests if each.run.undoes(run))
-    return max(found, default=("", ""))[1]
+    """Return the name of the run that has undone a run, the newest one of several; "" if none is done."""
+    back: dict[str, list[RunRequest]] = {}
+    for each in requests:
+        if each.run.undoes(run):
+            back.setdefault(each.run.name, []).append(each)
+    done = (each for each in back.values() if (last := last_progress(each)) is not None and last.end is End.DONE)
+    return max(((each[0].run.started, each[0].run.name) for each in done), default=("", ""))[1]
 
 
 def _end_of(last: Progress, now: datetime, is_gone: Callable[[str], bool], *, is_aborted: bool) -> End | None:

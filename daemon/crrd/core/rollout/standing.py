@@ -324,7 +324,11 @@ def _recorded(asked: RunRequest) -> Row:
         return replace(row, stage=Stage.RECREATING if asked.started else Stage.REQUESTED, wait=NO_WAIT)
     if asked.succeeded or row.has_reason(Reason.RUN_STOPPED):
         return replace(row, stage=Stage.DONE if asked.succeeded else Stage.WAITING, wait=NO_WAIT)
-    return row if row.has_reason(*_GONE) else replace(row, stage=Stage.FAILED, wait=Wait(failure(asked)))
+    if row.has_reason(*_GONE, Reason.POD_ENDED):
+        return row
+    failed = {each.reason for each in asked.request.status.states if each.phase is StatePhase.FAILED}
+    is_skipped = failed and failed <= {Reason.CONTAINER_NOT_FOUND, Reason.ENDED_BEFORE_RELOAD}
+    return replace(row, stage=Stage.SKIPPED if is_skipped else Stage.FAILED, wait=Wait(failure(asked)))
 
 
 def _was_available(min_ready: int, member: Member) -> bool:
