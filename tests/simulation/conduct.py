@@ -67,8 +67,11 @@ class Conduct(Promises):
         if len(owners) == 1:
             (uid,) = owners
             obj = self._active(uid)
-            hooks = [act for act in self._hooks.get(container.id, ()) if act.life is life and uid in act.owners]
-            over = uid in life.live_requests() and any(act.outcome == "" and now < act.at + grace for act in hooks)
+            begun = self._hooks.get(container.id, ())
+            hooks = [act for act in begun if act.life is life and uid in act.owners]
+            # The record is waited for until the grace period is over. What an earlier daemon has used of it counts.
+            least = 0 if any(act.life is not life for act in begun) else grace
+            over = uid in life.live_requests() and any(act.outcome == "" and now < act.at + least for act in hooks)
             if obj is not None and over and not self.known[uid].restored and not self._is_told(obj, container.name):
                 self.broken(f"a stop of {container.id}, and its request does not say yet that the hook has run")
 
