@@ -228,7 +228,7 @@ def test_only_kept_data_is_written_back_and_bad_data_restarts_nothing(steps: lis
     assert all(value < BAD_FROM for value in world.kept)
     assert len(world.restores) == len({value for value, _ in world.restores}), "twice for the same data"
     assert len(world.stored) <= 1
-    assert all(each.kept for each in world.policy.status.revisions), "what is kept is not forgotten"
+    assert all(each.kept for each in world.policy.status.revisions), "the status still names the data that is kept"
     if world.value < BAD_FROM and str(world.value) not in bad and not world.deleted:
         assert {value for value, _ in world.pods.values()} == {world.value}, "no container keeps other data"
         assert world.state is State.KEPT

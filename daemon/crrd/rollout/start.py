@@ -173,7 +173,7 @@ async def _start(session: Session, aim: Aim) -> tuple[int, bool]:
 
 
 async def _go_back(session: Session, run: Run, end: End) -> None:
-    """Undo a run whose judgement is no, if the user wants that. If that cannot be done, say why."""
+    """Undo a halted run, if the user has asked for it. If it cannot be undone, print why."""
     if not session.command.undo_on_failure or end is not End.HALTED:
         return
     try:

@@ -34,7 +34,8 @@ async def status(session: Session) -> int:
             by_run.setdefault(each.run.name, []).append(each)
         pulls, now = await find_pulls(session), session.clock.now()
         runs = [run_status(newest_run(requests), requests, now, is_gone) for requests in by_run.values()]
-        runs = [replace(each, undone_by=undone_by(each.run, known)) for each in runs]
+        backs = [each for each in known if each.run.options.change.undoes]
+        runs = [replace(each, undone_by=undone_by(each.run, backs)) for each in runs]
         runs = [_with_pulls(session, each, pulls) for each in runs]
         runs += [_unstarted(session, name, pulls) for name in pulls if name not in by_run]
         session.display.print_runs(sorted(runs, key=lambda each: (each.run.started, each.run.name), reverse=True))

@@ -362,7 +362,7 @@ ROWS = [
         row
         for name, changes, server, look, log in (
             ("the manager alone", BY_MANAGER, "the manager", MANAGER, LOG_OF_MANAGER),
-            ("who serves is unknown", BY_SOMEBODY, "crrd", LOOK_FOR_SOMEBODY, LOG_OF_SOMEBODY),
+            ("it is unknown who serves", BY_SOMEBODY, "crrd", LOOK_FOR_SOMEBODY, LOG_OF_SOMEBODY),
         )
         for row in (
             Row(f"{name}: is new", request(age=2), MOVING, f"just created; waiting for {server}", changes=changes),
@@ -444,7 +444,7 @@ ROWS = [
         since=120,
     ),
     Row(
-        "who serves is unknown, and it was not crrd's manager that admitted the request",
+        "it is unknown who serves, and another admission has checked the request",
         request(age=45),
         STUCK,
         f"{NO_DAEMON} 45s; the manager fails the request in 15s",

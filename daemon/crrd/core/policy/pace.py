@@ -42,13 +42,14 @@ class Pace:
     def after(self, plan: Plan, now: float) -> Plan:
         """Record the last plan of a turn, or of a part of one. Return it, or the end of a run that gets nowhere."""
         out_of_time = plan.end in (End.YIELDED, End.TIMED_OUT)
-        has_moved = not plan.reached <= self.reached
+        reached = plan.reached
+        has_moved = not reached <= self.reached
         if has_moved or plan.part.state in RESTS:
             self.moved_at = now  # nobody is kept waiting by a judgement or a pause
         # A full turn was in vain if it got nowhere in its last TURN_SECONDS, and a short one if it made no progress.
         gave_up = out_of_time and now < self.began + MOST_SECONDS
         self.idle = not has_moved or (gave_up and not self.idle)
-        self.stages, self.reached = tuple(row.stage for row in plan.rows), self.reached | plan.reached
+        self.stages, self.reached = tuple(row.stage for row in plan.rows), self.reached | reached
         after_pods = plan.phase in (RunPhase.ADOPTING, RunPhase.RELEASING) or plan.wait_before_end.why
         is_stuck = out_of_time and after_pods
         self.stuck_since = (now if self.stuck_since is None else self.stuck_since) if is_stuck else None
