@@ -69,8 +69,11 @@ class Server:
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """Answer one call, and count it."""
         parts = request.path.strip("/").split("/")
-        names = parts[parts.index("namespaces") + 1 :] if "namespaces" in parts else ["", *parts[2:]]
+        of_cluster = ["", *parts[3 if parts[0] == "apis" else 2 :]]
+        names = parts[parts.index("namespaces") + 1 :] if "namespaces" in parts else of_cluster
         namespace, kind, name = (*names, "", "")[:3]
+        if kind == "selfsubjectaccessreviews":
+            return self._reply({"status": {"allowed": True}}, 201)
         resource = _KINDS[kind]
         watches, lists = "watch" in request.query, request.method == "GET" and not name
         verb = {"GET": "watch" if watches else "list" if lists else "get", "POST": "create", "PATCH": "patch"}
@@ -158,10 +161,14 @@ async def whole_run(pods: int, folder: Path) -> bool:
             await asyncio.sleep(0.05)
         seconds, used = time.monotonic() - began, getrusage(RUSAGE_CHILDREN)
     cluster = server.cluster
-    assert process.returncode == 0, "the run has failed"
-    assert set(cluster.restarts.values()) == {1}, "a container was restarted twice"
-    assert len(cluster.restarts) == pods
-    assert cluster.most_away <= pods * SHARE // 100, "more pods were away than the budget allows"
+    wrongs = {
+        "the run has failed": process.returncode != 0,
+        "a container was restarted twice": set(cluster.restarts.values()) != {1},
+        "a pod was left out": len(cluster.restarts) != pods,
+        "more pods were away than the budget allows": cluster.most_away > pods * SHARE // 100,
+    }
+    for wrong in (each for each, is_so in wrongs.items() if is_so):  # benches run without asserts, as the image does
+        raise SystemExit(f"rollout: {pods} pods: {wrong}")
     allowed = cluster.RESTART_SECONDS * RESTARTS
     cpu = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
     calls = ", ".join(f"{count} {call}" for call, count in sorted(server.calls.items()))

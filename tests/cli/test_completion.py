@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from crrd.cli.completion import complete
+from crrd.cli.completion import _BASH, complete
 from crrd.cli.main import main
 from crrd.kube.resources import PODS
 from tests.support.played_cluster import NAMESPACE, PlayedCluster, played
@@ -95,13 +95,32 @@ async def test_shells(cluster: PlayedCluster, programs: Path, shell: str, capsys
         pytest.skip(f"{shell} is not here to load it")
     file = programs / "completion"
     if shell == "bash":
-        ask = "COMP_WORDS=(crrd recreate deploy/); COMP_CWORD=2; _crrd_recreate; printf '%s\\n' \"${COMPREPLY[@]}\""
+        ask = "COMP_LINE='crrd recreate deploy/'; COMP_WORDS=($COMP_LINE); COMP_CWORD=2; _crrd_recreate\n"
+        ask += "printf '%s\\n' \"${COMPREPLY[@]}\""
         file.write_text(f"compopt() {{ :; }}\n{text}{ask}\n")
     else:
         ask = 'words=(crrd recreate deploy/); CURRENT=3; compadd() { print -l -- "${@[-1]}" }; _crrd_recreate'
         file.write_text(f"compdef() {{ : }}\n{text}{ask}\n")
     code, out = await run(cluster, programs, shell, str(file))
     assert (code, "deploy/web" in out.splitlines()) == (0, True), out
+
+
+@pytest.mark.parametrize(
+    ("line", "parts", "offered"),
+    [
+        ("crrd recreate --max-unavailable=2 deploy/", "crrd recreate --max-unavailable = 2 deploy/", "deploy/web"),
+        ("crrd recreate --as system:masters deploy/", "crrd recreate --as system : masters deploy/", "deploy/web"),
+        ("crrd recreate --dry-run=cl", "crrd recreate --dry-run = cl", "client"),
+        ("crrd recreate --dry-run=", "crrd recreate --dry-run =", "client"),
+        ("crrd recreate -l app= -o ", "crrd recreate -l app = -o ''", "json"),
+    ],
+)
+async def test_bash_parts_words(cluster: PlayedCluster, programs: Path, line: str, parts: str, offered: str) -> None:
+    file = programs / "completion"
+    typed = f"COMP_LINE='{line}'; COMP_WORDS=({parts}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); _crrd_recreate"
+    file.write_text(f"compopt() {{ :; }}\n{_BASH}{typed}; printf '%s\\n' \"${{COMPREPLY[@]}}\"\n")
+    code, out = await run(cluster, programs, "bash", str(file))
+    assert (code, offered in out.splitlines()) == (0, True), out
 
 
 @pytest.mark.parametrize(

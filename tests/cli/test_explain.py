@@ -272,7 +272,8 @@ async def test_the_namespace_is_that_of_the_context(cluster: Cluster, tmp_path: 
     config = yaml.safe_load(cluster.kubeconfig.read_text())
     config["contexts"][0]["context"]["namespace"] = cluster.namespace
     (tmp_path / "config").write_text(yaml.safe_dump(config))
-    for name in ("pod/web", "one"):
+    printed = "containerrecreaterequests.apps.kruise.io/one", "containerrecreaterequest.apps.kruise.io/one", "crr/one"
+    for name in ("pod/web", "one", *printed):  # as kubectl and crrd print the request
         code, out, err = await crrd("explain", name, "--kubeconfig", str(tmp_path / "config"))
         assert (code, err) == (0, "")
         assert f"{cluster.namespace}/" in out.splitlines()[0]

@@ -4,8 +4,27 @@ import argparse
 
 import pytest
 
+from crrd.cli.recreate import arranged
 from crrd.cli.recreate_flags import add_flags
 from crrd.core.rollout.phases import End
+
+
+@pytest.mark.parametrize(
+    ("words", "order"),
+    [
+        ("-wn shop status web", ["status", "web", "-w", "-n", "shop"]),
+        ("status -wnshop web", ["status", "web", "-w", "-nshop"]),
+        ("deployment/web --reason -later -y", ["", "deployment/web", "--reason=-later", "-y"]),
+        ("deployment/web -n", ["", "deployment/web", "-n"]),
+        ("deployment/web --reason --dry-run", ["", "deployment/web", "--reason", "--dry-run"]),
+        ("deployment/web -y=true", ["", "deployment/web", "-y=true"]),
+        ("status -w=false", ["status", "-w=false"]),
+        ("-lapp=web -c app", ["", "-lapp=web", "-c", "app"]),
+    ],
+)
+def test_flags_as_kubectl_has_them(words: str, order: list[str]) -> None:
+    assert arranged(words.split()) == order
+
 
 ENDS = [end for end in End if end is not End.YIELDED]
 

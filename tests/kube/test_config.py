@@ -20,6 +20,7 @@ from typing import Any
 import kubernetes
 import pytest
 import trustme
+import yaml
 from aiohttp import web
 
 from crrd.kube.access import config
@@ -786,7 +787,6 @@ def test_of_several_files_the_first_that_says_it_counts(
     [
         {"token": "t"},
         {"tokenFile": "token"},
-        {"token": "t", "tokenFile": "token"},
         {"username": "u", "password": "p"},
         {"token": "t", "username": "u", "password": "p"},
         {"client-certificate-data": b64("certificate"), "client-key-data": b64("key")},
@@ -837,6 +837,47 @@ def test_what_is_null_or_empty_is_not_there(write: Write, tmp_path: Path) -> Non
     content["users"].append({"user": {"token": "nobody's"}})
     found = resolve(write(content))
     assert (found.authorization, found.ca, found.insecure) == ("Bearer from a file", CA, False)
+
+
+@pytest.mark.parametrize(
+    ("file", "flags", "token"),
+    [
+        ("fresh\n", {}, "fresh"),
+        ("", {}, "stale"),
+        (None, {}, "stale"),
+        ("fresh", {"token": "given"}, "given"),
+    ],
+)
+def test_a_token_file_counts_before_the_token_of_the_same_user(
+    write: Write, tmp_path: Path, file: str | None, flags: dict[str, str], token: str
+) -> None:
+    """As in kubectl: the file is what is renewed, in a pod for example. The official Python client differs."""
+    if file is not None:
+        (tmp_path / "token").write_text(file)
+    path = write(kubeconfig("https://x", {"token": "stale", "tokenFile": "token"}))
+    found = asyncio.run(read_kubeconfig(path, Overrides(user_fields=flags)))
+    assert found.authorization == f"Bearer {token}"
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda config: json.dumps(config, indent="\t"),
+        lambda config: "\ufeff" + json.dumps(config, indent="\t"),
+        lambda config: f"# ours\n{yaml.safe_dump(config)}\t# the end\n",
+        lambda config: yaml.safe_dump(config).replace("\n", "\t\n"),
+    ],
+)
+def test_tabs_where_kubectl_accepts_them(write: Write, tmp_path: Path, form: Callable[[Any], str]) -> None:
+    (tmp_path / "own").write_text(form(kubeconfig("https://first", {})))
+    assert resolve(str(tmp_path / "own")).server == "https://first"
+
+
+def test_tabs_in_a_text_stay(write: Write) -> None:
+    config = f"""{yaml.safe_dump(kubeconfig("https://x", {}))}"""
+    quoted = config.replace("user: {}", 'user: {username: u, password: "a\t#b"}')
+    assert quoted != config
+    assert resolve(write(quoted)).authorization == "Basic " + b64("u:a\t#b")
 
 
 def test_of_several_documents_the_first_counts(write: Write) -> None:

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from crrd.core.policy import decide
-from crrd.kube.resources import PODS
-from tests.manager.test_policies import ENV_FROM, Managed, is_idle, managing, ready
+from crrd.kube.resources import PODS, Resource
+from tests.manager.test_policies import ENV_FROM, Managed, is_done, is_idle, managing, ready
 from tests.support.faulty_api import Call
 from tests.support.played_cluster import NAMESPACE
 
+DEPLOYMENTS = Resource("deployments", "apps")
 ROUNDS = 3.0
 """Seconds for some looks, at which a run would begin."""
 
@@ -53,6 +54,40 @@ async def test_a_moment_without_any_pod_is_no_repair(managed: Managed) -> None:
     await managed.until(lambda status: ready(status).get("reason") == "WaitingForPolicy", "api")
     for pod in web:  # scaled to 0
         await managed.cluster.client.delete(PODS, NAMESPACE, pod)
+    await none_of_the_other(managed, web)
+
+
+@pytest.mark.parametrize(("gone", "reason"), [(False, "RunFailed"), (True, "TargetNotFound")])
+async def test_data_that_is_corrected_reaches_the_other_although_no_pod_of_the_first_is_left(
+    managed: Managed, gone: bool, reason: str
+) -> None:
+    """Also if another manager leads meanwhile."""
+    web = await two(managed)
+    await managed.config(LOG="bad")
+    await managed.until(lambda status: ready(status).get("reason") == "RunFailed")
+    await managed.until(lambda status: ready(status).get("reason") == "WaitingForPolicy", "api")
+    await managed.die()
+    if gone:
+        await managed.cluster.client.delete(DEPLOYMENTS, NAMESPACE, "web")
+    for pod in web:
+        await managed.cluster.client.delete(PODS, NAMESPACE, pod)
+    await managed.lead()
+    await none_of_the_other(managed, web)
+    await managed.config(LOG="good")
+    await managed.until(is_done, "api")
+    assert len({pod for pod, _ in managed.cluster.stops if pod not in web}) == 2
+    assert ready(await managed.until(lambda _: True))["reason"] == reason
+
+
+async def test_without_the_right_to_read_a_policy_without_a_target_still_says_so(managed: Managed) -> None:
+    web = await two(managed)
+    await managed.config(LOG="bad")
+    await managed.until(lambda status: ready(status).get("reason") == "RunFailed")
+    await managed.die()
+    await managed.cluster.client.delete(DEPLOYMENTS, NAMESPACE, "web")
+    managed.cluster.api.fail_next(10000, status=403, match=lambda call: call.resource == "configmaps")
+    await managed.lead()
+    await managed.until(lambda status: ready(status).get("reason") == "TargetNotFound")
     await none_of_the_other(managed, web)
 
 

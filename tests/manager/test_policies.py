@@ -736,6 +736,23 @@ async def test_a_second_edit_takes_over_from_the_run_of_the_first(managed: Manag
     assert status["run"]["name"] in begun[1]["message"]
 
 
+async def test_a_policy_whose_deletion_a_finalizer_delays_restarts_no_further_pod(managed: Managed) -> None:
+    """As with `kubectl delete --cascade=foreground`."""
+    await managed.begin_run()
+    client = managed.cluster.client
+    for finalizers in (["example.com/stuck"], None):
+        await client.merge_patch(POLICIES, NAMESPACE, "web", {"metadata": {"finalizers": finalizers}})
+        if finalizers:
+            await client.delete(POLICIES, NAMESPACE, "web")
+            status = await managed.until(lambda status: ready(status).get("reason") == "Suspended")
+            assert ready(status)["message"] == "the policy is being deleted"
+            managed.cluster.goes_on.set()
+            await asyncio.sleep(3.0)
+            assert len(managed.cluster.stops) == 1
+    with pytest.raises(ApiRefusedError):
+        await client.get(POLICIES, NAMESPACE, "web")
+
+
 @pytest.mark.parametrize(
     ("spec", "reason", "message"),
     [

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from crrd.core.api.pod import PodMeta, readiness_of
+from crrd.core.api.gate import readiness_of
+from crrd.core.api.pod import PodMeta
 from crrd.core.api.types import FINALIZER
 from crrd.core.lifecycle.steps import PodAction
 from crrd.kube.client import KubeClient

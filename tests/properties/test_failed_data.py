@@ -15,7 +15,8 @@ from crrd.core.config.parts import Part
 from crrd.core.config.references import Kind, Reference, Use
 from crrd.core.policy.course import ended
 from crrd.core.policy.decide import decide
-from crrd.core.policy.observed import Data, Observed, Running, UseKey
+from crrd.core.policy.failures import lasting
+from crrd.core.policy.observed import Data, Observed, Running, UseKey, used_parts
 from crrd.core.policy.outcome import Outcome
 from crrd.core.policy.types import ConfigChange, Judge, Policy, RunRecord
 from crrd.core.policy.v1alpha1 import read_policy, write_status
@@ -64,6 +65,7 @@ class TwoPolicies:
         self.history: list[tuple[str, int]] = []
         self.bad: set[int] = set()
         self.blamed: set[int] = set()  # Edits with which a run has failed because of something else
+        self.removed = set[str]()  # Containers that the templates do not have any more
         self.pods = {name: {f"{name}-{number}": self._boxes(name) for number in range(2)} for name in NAMES}
         own: dict[str, Any] = {"judge": Judge(5) if halts else None}
         own["budget"] = replace(POLICY.budget, min_interval=gap)
@@ -86,7 +88,7 @@ class TwoPolicies:
         return "\n".join([f"{self.now} {what}", *self.log])
 
     def _boxes(self, policy: str) -> dict[str, Box]:
-        return {name: self._read(uses) for name, uses in SHAPES[policy].items()}
+        return {name: self._read(uses) for name, uses in SHAPES[policy].items() if name not in self.removed}
 
     def _read(self, uses: Iterable[str]) -> Box:
         return Box({name: self.objects[name][0] for name in uses}, self.now)
@@ -105,10 +107,9 @@ class TwoPolicies:
             for each, box in boxes.items()
         )
         data: dict[UseKey, Data] = {}
-        for each, uses in shape.items():
-            for use in uses:
-                edit, written = self.objects[use]
-                data[each, PARTS[use]] = Data(str(edit), at(written), "uid", version=str(edit))
+        for key in {*used_parts(running), *(each.key for each in lasting(policy, running))}:
+            edit, written = self.objects[key[1].name]
+            data[key] = Data(str(edit), at(written), "uid", at(0), version=str(edit))
         memory = self.memories.setdefault(policy.key, Memory())
         memory.seen = cast("Any", {key: (each.version,) for key, each in data.items()})
         others = [each for each in self.policies.values() if each.name != name]
@@ -197,9 +198,11 @@ class TwoPolicies:
             case "owner" | "settle":
                 self._owner(name, None if what == "owner" else ConfigChange(2 + number))
             case "crash" | "new":
-                self._starts(name, sorted(self.pods[name])[number // 2 % 2], new=what == "new")
+                self._starts(name, number // 2 % 2, new=what == "new")
             case "back":
                 self._back(other)
+            case "scale" | "remove":
+                self._scale(name, gone=what == "scale" and bool(self.pods[name]), removes=what == "remove")
             case "breaks":
                 self.breaks = bool(number % 2)
 
@@ -225,12 +228,26 @@ class TwoPolicies:
         for each in self.failures:
             each.overruled.add(name)
 
-    def _starts(self, name: str, pod: str, *, new: bool) -> None:
+    def _starts(self, name: str, which: int, *, new: bool) -> None:
         """A pod crashes, or another one takes its place."""
-        if new:
-            del self.pods[name][pod]
-            pod, self.made = f"{name}-{self.made}", self.made + 1
-        self.pods[name][pod] = self._boxes(name)
+        for pod in sorted(self.pods[name])[which : which + 1]:
+            if new:
+                del self.pods[name][pod]
+                self.made += 1
+            self.pods[name][f"{name}-{self.made - 1}" if new else pod] = self._boxes(name)
+
+    def _scale(self, name: str, *, gone: bool, removes: bool) -> None:
+        """All pods of a policy are gone, or new. The template of web `removes` a container, or has it again.
+
+        That counts as a repair of its pods, unless a judgement was no.
+        """
+        self.now += 1
+        if removes and not self.halts:
+            self.failures = [each for each in self.failures if each.policy != "web"]
+        self.removed ^= {"side"} if removes else set()
+        new = (f"{name}-{self.made + number}" for number in range(0 if gone else 2))
+        self.pods[name] = {each: self._boxes(name) for each in new}
+        self.made += 2
 
     def finish(self) -> None:
         for _ in range(60):
@@ -245,7 +262,7 @@ STEPS = st.lists(
             st.tuples(st.just(name), _BIT)
             for name in ("good", "bad", "look", "both", "both", "leader", "owner", "back")
         ),
-        *(st.tuples(st.just(name), _FEW) for name in ("crash", "new", "breaks")),
+        *(st.tuples(st.just(name), _FEW) for name in ("crash", "new", "breaks", "scale", "remove")),
         st.tuples(st.just("wait"), st.integers(1, 12)),
         st.tuples(st.just("settle"), st.integers(0, 9)),
     ),

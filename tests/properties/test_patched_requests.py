@@ -123,13 +123,13 @@ class Model(SpelledPods):
         seen = known.seen[request.uid] = known.seen.get(request.uid, Seen()).after(
             request, known.pod.member, self.seconds
         )
-        over = self.now >= self._deadline(request)
-        facts = {"first": first, "overdue": "600s" if over else ""}
+        left = (self._deadline(request) - self.now).total_seconds()
+        facts = {"first": first, "deadline": "600s", "left": left}
         view = View(request, known.pod.member, seen, now=self.seconds, utc=self.now, **facts)  # type: ignore[arg-type]
         step = next_step(view)
         match step.action:
             case None:
-                return self._lifecycle(known, request, held=step.held, over=over)
+                return self._lifecycle(known, request, held=step.held, over=left <= 0)
             case PatchPod() as patch:
                 made = self.patch(UID, patch.operations)
                 if made is not None and not patch.back:
@@ -186,8 +186,7 @@ class Model(SpelledPods):
         if UID not in self.pods:
             return []
         view = View(request, self.pods[UID].member, Seen(), now=0.0, utc=self.now)
-        there = self.pods[UID].member.pod.containers
-        return [name for name, each in view.entries.items() if is_due(each, there.get(name))]
+        return [name for name, each in view.entries.items() if is_due(each, self.pods[UID].member.pod)]
 
     def _check_spelling(self, request: Request, made: Stored, names: tuple[str, ...]) -> None:
         assert set(self.changed) >= set(names)

@@ -18,7 +18,7 @@ from crrd.core.api import schema as requests
 from crrd.core.api.fields import Field, Type
 from crrd.core.api.v1alpha1 import parse_request
 from crrd.core.policy import schema as policies
-from crrd.core.policy.types import CRON_NAMES
+from crrd.core.policy.cron import CRON_NAMES
 from crrd.core.policy.v1alpha1 import read_policy
 from crrd.core.rollout.change import ImageChange, TemplateMode
 from crrd.core.rollout.phases import End, RunPhase

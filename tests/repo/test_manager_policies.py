@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crrd.core.api import types as model
-from crrd.core.api.pod import USER_AGENT, PodMeta
+from crrd.core.api.gate import USER_AGENT
+from crrd.core.api.pod import PodMeta
 from crrd.core.api.types import ANNOTATION_REFRESH
 from crrd.core.lifecycle.steps import AcquireUnready, InitReadiness, PodAction, ReleaseUnready
 from crrd.kube.client import KubeClient

@@ -7,6 +7,7 @@ import pytest
 
 from crrd.core.rollout.phases import End, Stage
 from crrd.core.rollout.plan import Plan
+from crrd.core.rollout.preview import make_preview
 from crrd.core.rollout.rows import Row
 from crrd.core.rollout.state import World
 from crrd.core.rollout.waits import Wait
@@ -74,3 +75,20 @@ def test_a_wait_that_goes_on_is_told_of_again(
     display.show(planned(World(members(1), (asked(run(), member("web-0")),))))
     said = capsys.readouterr().out.splitlines()[-1]
     assert said.endswith(f"still waiting: web-0 requested (crrd explain default/{run().request_name('uid-web-0')})")
+
+
+def test_a_dry_run_says_of_each_target_what_concerns_it(capsys: pytest.CaptureFixture[str]) -> None:
+    display = JsonLines(lambda: NOW, dry_run=True, of_several=True)
+    preview = make_preview(World(members(1)), run(), NOW)
+    for target, note in (("db", "nothing to do"), ("web", "by patches"), ("api", "nothing to do")):
+        display.about(target)
+        display.print_line(note)
+        if target == "web":
+            display.print_preview(target, preview, {}, of_several=True)
+    display.close()
+    found = json.loads(capsys.readouterr().out)
+    assert [(each["target"], len(each["batches"]), each["notes"]) for each in found] == [
+        ("db", 0, ["nothing to do"]),
+        ("web", 1, ["by patches"]),
+        ("api", 0, ["nothing to do"]),
+    ]

@@ -342,6 +342,17 @@ async def test_an_abort_that_cannot_see_whether_a_controller_is_held_says_so(
     assert capsys.readouterr().out.endswith(f"; {why}\n")
 
 
+@pytest.mark.parametrize("template", ["keep", "adopt"])
+async def test_a_run_that_is_done_is_not_aborted_once_its_workload_is_gone(
+    cluster: PlayedCluster, images: Images, template: str
+) -> None:
+    await cluster.workload("Deployment", "web", 1)
+    assert await recreated(cluster, *TO, "--template", template, "--run", "mine") == 0
+    await cluster.client.delete(RESOURCES["Deployment"], NAMESPACE, "web")
+    with pytest.raises(ConfigurationError, match=r"run mine has already ended \(done\), so there is nothing to abort"):
+        await recreated(cluster, "abort", "mine")
+
+
 @pytest.mark.parametrize(("words", "plural"), [(TO[:3], PLURAL), (KEEP, PLURAL), (KEEP, "pods")])
 @pytest.mark.usefixtures("images")
 async def test_a_run_stops_if_its_namespace_is_being_deleted(

@@ -57,7 +57,7 @@ async def test_the_pods_and_the_replicaset_follow_and_go_back(
 ) -> None:
     before = await held(cluster, "i:2")
     pods = await images_of(cluster)
-    assert await recreated(cluster, *FOLLOW, "--dry-run", display=JsonLines(cluster.api.now)) == 0
+    assert await recreated(cluster, *FOLLOW, "--dry-run", display=JsonLines(cluster.api.now, dry_run=True)) == 0
     preview = json.loads(capsys.readouterr().out)
     assert "gets i:2 in its template; deployment.apps/web itself is not changed" in preview["writes"][0]
     assert await recreated(cluster, *FOLLOW, "--dry-run=server") == 0

@@ -369,6 +369,17 @@ async def test_a_run_that_adopts_beside_a_gitops_controller_says_so(
     assert "Argo CD" not in output(capsys)
 
 
+async def test_all_targets_are_checked_before_the_first_gets_the_image(
+    cluster: PlayedCluster, images: Images, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("web", "api"):
+        await cluster.workload("Deployment", name, 1)
+    await cluster.client.merge_patch(DEPLOYMENTS, NAMESPACE, "api", {"spec": {"paused": True}})
+    with pytest.raises(ConfigurationError, match=r"deployment\.apps/api is paused"):
+        await recreated(cluster, "deployment/web", "deployment/api", *TO, "--template", "adopt")
+    assert (output(capsys), await cluster.requests()) == ("", [])
+
+
 async def test_an_abort_that_leaves_a_controller_held_says_so_each_time(
     cluster: PlayedCluster, images: Images, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

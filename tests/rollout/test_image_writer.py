@@ -53,7 +53,7 @@ class WriterWorld:
         self.in_flight -= 1
         if self.error is not None:
             raise self.error
-        return name
+        return {"metadata": {"name": name}, "spec": {"containers": [{"name": "app", "image": "i:2"}]}}
 
     async def get(self, _resource: object, _namespace: str, name: str) -> Any:
         self.asked.append(f"read {name}")
@@ -62,8 +62,8 @@ class WriterWorld:
     def world(self) -> World:
         return World(())
 
-    def pod_written(self, name: str) -> None:
-        self.done.append(name)
+    def pod_written(self, obj: Any) -> None:
+        self.done.append(obj["metadata"]["name"])
 
     async def look_again(self, name: str, uid: str) -> Member | None:
         found = self.members.get(name)

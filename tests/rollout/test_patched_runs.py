@@ -1,6 +1,7 @@
 """`crrd recreate` by patches, in virtual time: what stops a patch, and what becomes of the run."""
 
 import asyncio
+import json
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -199,6 +200,9 @@ async def test_the_way(
     api.crds = crds
     if not daemons:
         api.remove(PODS, "crrd-node-0")
+    assert await api.recreate(*WEB[:-2], "--dry-run", *words, "-o", "json") == 0
+    notes = json.loads(capsys.readouterr().out)["notes"]
+    assert notes == ([f"restarts by patches: {why}"] if why else [])
     assert await api.recreate(*WEB[:-2], "--dry-run", *words) == 0
     first = capsys.readouterr().out.splitlines()[0]
     assert first.partition(": ")[2] == why if why else "by patches" not in first
@@ -287,7 +291,7 @@ async def test_the_next_container_is_patched_once_the_api_server_accepts_it(faul
 async def test_a_container_whose_patch_is_denied_for_good_fails_its_pod(capsys: pytest.CaptureFixture[str]) -> None:
     api = world(*TWO)
     api.denies = lambda pod: ApiRefusedError("denied by policy", status=403) if api.restarts[pod] else None
-    assert await api.recreate(*ORDERED, "--pod-timeout", "90") == 1
+    assert await api.recreate(*ORDERED, "--pod-timeout", "120") == 1
     assert api.created == NAMES[:1]
     assert "cannot patch the pod, retrying: denied by policy" in capsys.readouterr().out
 

@@ -1,5 +1,6 @@
 """Pull pods in namespaces that accept few pods, and those that a killed run has left."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -36,11 +37,11 @@ def keep_pulls(cluster: PlayedCluster) -> list[Json]:
     return found
 
 
-async def leave_pulls(cluster: PlayedCluster, name: str, *nodes: str) -> None:
+async def leave_pulls(cluster: PlayedCluster, name: str, *nodes: str, image: str = "i:2") -> None:
     """As a run that was killed."""
     like = await cluster.pod("like", {"app": "like"})
     for node in nodes:
-        await cluster.client.create(PODS, NAMESPACE, pull_pod(run(name=name), node, "i:2", like))
+        await cluster.client.create(PODS, NAMESPACE, pull_pod(run(name=name), node, image, like))
 
 
 async def shown(
@@ -93,6 +94,33 @@ async def test_its_command_given_again_goes_on(
     assert await recreated(cluster, "pod/one", *TO, "--run", "begun") == 0
     assert [LABEL_PULL in pod["metadata"]["labels"] for pod in await cluster.pods()] == [False, False]
     assert "begun   pod/one   done" in await shown(cluster, capsys, "status")
+
+
+async def test_its_name_with_another_image_pulls_that_image(cluster: PlayedCluster, images: Images) -> None:
+    await leave_pulls(cluster, "nightly", "node-a", image="i:9")
+    await cluster.pod("one", {"app": "solo"})
+    while "i:9" not in images.on_node:
+        await asyncio.sleep(0.01)
+    assert await recreated(cluster, "pod/one", *TO, "--run", "nightly") == 0
+    assert (images.on_node, images.outages) == ({"i:1", "i:2", "i:9"}, [])
+
+
+async def test_a_webhook_that_sets_another_image_in_a_pull_pod_ends_the_run(
+    cluster: PlayedCluster, images: Images, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It came after the run was tried as a dry run, or it is for some nodes only."""
+
+    async def mirror(asked: AdmissionRequest) -> Object | None:
+        pod = asked.new if asked.kind.plural == "pods" and asked.operation is Operation.CREATE else None
+        if pod is not None and LABEL_PULL in pod["metadata"].get("labels", {}) and not asked.dry_run:
+            pod["spec"]["containers"][0]["image"] = "mirror/i:2"
+        return asked.new
+
+    await cluster.pod("one", {"app": "solo"})
+    cluster.api.admission.mutating.append(mirror)
+    text = await shown(cluster, capsys, "pod/one", *TO, code=1)
+    assert "a webhook sets mirror/i:2 in the pod that pulls instead of i:2" in text
+    assert [image_of(pod) for pod in await cluster.pods()] == ["i:1"], "and no pull pod is left"
 
 
 async def test_pull_pods_of_a_run_that_is_over_are_shown(

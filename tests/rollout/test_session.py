@@ -19,6 +19,7 @@ from crrd.kube.resources import CONFIG_MAPS, EVENTS, PODS, REQUESTS
 from crrd.lib.errors import ConfigurationError
 from crrd.lib.formats import read_format
 from crrd.rollout.jsonlines import JsonLines
+from crrd.rollout.target import split_targets
 from crrd_localnode.api.admission import AdmissionRequest, User
 from crrd_localnode.api.errors import Cause, forbidden, invalid
 from tests.support.played_cluster import NAMESPACE, PlayedCluster, played
@@ -500,6 +501,41 @@ async def test_a_dry_run_by_the_server_asks_admission(
     assert await cluster.requests() == []
 
 
+async def previewed(cluster: PlayedCluster, capsys: pytest.CaptureFixture[str], *words: str, form: str = "json") -> str:
+    """What a dry run prints for programs."""
+    capsys.readouterr()
+    several = len(split_targets(command(*words, "--dry-run").targets)) > 1
+    display = JsonLines(cluster.api.now, shape=read_format(form), dry_run=True, of_several=several)
+    assert await recreated(cluster, *words, "--dry-run", display=display) == 0
+    return capsys.readouterr().out
+
+
+async def test_a_dry_run_is_one_document(cluster: PlayedCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    (web,) = await cluster.workload("Deployment", "web", 1, "app")
+    (api,) = await cluster.workload("Deployment", "api", 1, "app")
+    await cluster.workload("Deployment", "zero", 0, "app")
+    found = json.loads(await previewed(cluster, capsys, "deployment/web", "-c", "app"))
+    assert (found["target"], found["batches"][0][0]["pod"], found["notes"]) == ("deployment.apps/web", web, [])
+    several = "deployment", "web", "zero", "api", "-c", "app"
+    for form in ("json", "yaml"):
+        each = yaml.safe_load(await previewed(cluster, capsys, *several, form=form))
+        assert [one["target"] for one in each] == ["deployment.apps/web", "deployment.apps/zero", "deployment.apps/api"]
+        assert [[row["pod"] for batch in one["batches"] for row in batch] for one in each] == [[web], [], [api]]
+    assert await previewed(cluster, capsys, *several, form="jsonpath={[*].target}") == (
+        "deployment.apps/web deployment.apps/zero deployment.apps/api\n"
+    )
+
+
+@pytest.mark.parametrize("words", [("deployment/web", "--stale"), ("--stale",), ("deployment/zero", "-c", "app")])
+async def test_a_dry_run_that_finds_nothing_is_a_document_too(
+    cluster: PlayedCluster, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    await cluster.workload("Deployment", "web", 1, "app")
+    await cluster.workload("Deployment", "zero", 0, "app")
+    assert json.loads(await previewed(cluster, capsys, *words))["batches"] == []
+    assert await previewed(cluster, capsys, *words, form="jsonpath={.batches[*][*].pod}") == ""
+
+
 async def test_the_formats_for_programs(cluster: PlayedCluster, capsys: pytest.CaptureFixture[str]) -> None:
     """As with kubectl. Names are those of objects, and of runs where there is no object."""
     first, second = await cluster.workload("Deployment", "web", 2)
@@ -507,7 +543,7 @@ async def test_the_formats_for_programs(cluster: PlayedCluster, capsys: pytest.C
 
     async def printed(given: str, *words: str) -> str:
         capsys.readouterr()
-        display = JsonLines(cluster.api.now, shape=read_format(given))
+        display = JsonLines(cluster.api.now, shape=read_format(given), dry_run="--dry-run" in words)
         assert await recreated(cluster, *words, display=display) == 0
         return capsys.readouterr().out
 

@@ -5,7 +5,7 @@ All are checked when the first hook or stop of a container begins for a request.
 
 from typing import TYPE_CHECKING
 
-from crrd.core.api.pod import readiness_of
+from crrd.core.api.gate import readiness_of
 from crrd.core.api.types import ANNOTATION_UNREADY_ACQUIRED, PLURAL
 from tests.simulation.facts import Known
 from tests.simulation.schedule import NAMESPACE

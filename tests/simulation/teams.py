@@ -7,7 +7,7 @@ after it is due, whatever hangs.
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from crrd.core.api.pod import readiness_of
+from crrd.core.api.gate import readiness_of
 from crrd.core.api.types import (
     ANNOTATION_UNREADY_ACQUIRED,
     API_VERSION,

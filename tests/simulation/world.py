@@ -12,7 +12,7 @@ from collections.abc import MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from crrd.core.api.pod import has_gate, readiness_of
+from crrd.core.api.gate import has_gate, readiness_of
 from crrd.core.api.types import PLURAL
 from crrd.lib.errors import ConfigurationError
 from tests.simulation.apiserver import ApiServer

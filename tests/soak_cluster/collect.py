@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from crrd.core.api.pod import USER_AGENT
+from crrd.core.api.gate import USER_AGENT
 from crrd.core.api.reasons import Reason
 from crrd.core.api.types import ANNOTATION_PINNED, LABEL_POD_UID, READINESS_GATE
 from crrd.core.rollout.run import LABEL_RUN

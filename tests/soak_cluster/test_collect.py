@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from crrd.core.api.pod import USER_AGENT
+from crrd.core.api.gate import USER_AGENT
 from crrd.core.api.reasons import Reason
 from crrd.core.api.types import ANNOTATION_PINNED, LABEL_POD_UID, READINESS_GATE
 from tests.soak_cluster.collect import Collector

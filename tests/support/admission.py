@@ -9,6 +9,7 @@ from crrd.core.admission.rules import Denied, read_new, review_create
 from crrd.core.api.pod import parse_pod
 from crrd.core.api.types import ANNOTATION_RELOAD
 from crrd.lib.jsonfields import shown
+from tests.support.spelled import names_on_pod
 
 JsonObject = dict[str, Any]
 Change = Callable[[JsonObject], object]
@@ -117,6 +118,7 @@ SPELLED = f"docker.io/library/app:1@sha256:{'0123456789abcdef' * 4}"
 def spelled(pod: JsonObject) -> None:
     """Give the container another name of its image, as a restart by a patch does."""
     pod["spec"]["containers"][0].update(image=SPELLED)
+    pod["metadata"]["annotations"] = names_on_pod("app", "app:1", SPELLED)
     pod["status"]["containerStatuses"][0].update(imageID=SPELLED.replace(":1@", "@"))
 
 

@@ -15,6 +15,7 @@ from crrd.kube.errors import ResourceMissingError
 from crrd.kube.lanes import Lane
 from crrd.kube.resources import PODS, REQUESTS, Listing, Resource
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError
+from crrd.rollout.jsonlines import JsonLines
 from crrd.rollout.session import Session
 from crrd.rollout.text import TextLines
 from crrd_localnode.api.errors import ApiError
@@ -195,13 +196,17 @@ class PatchCluster(RunCluster):
 
     def session(self, *words: str) -> Session:
         """A command in a process of its own."""
-        parts = self.clock, NAMESPACE, TextLines(), command(*words)
-        return Session(cast("KubeClient", self), *parts, _unexplained)
+        asked = command(*words)
+        lines = JsonLines(self.clock.now, shape=asked.output, dry_run=bool(asked.dry_run))
+        display = TextLines() if asked.output.is_text else lines
+        return Session(cast("KubeClient", self), self.clock, NAMESPACE, display, asked, _unexplained)
 
     async def recreate(self, *words: str) -> int:
         """Carry out a command line. Return its exit code."""
         args: argparse.Namespace = parsed(*words)
-        code: int = await args.work(self.session(*words))
+        session = self.session(*words)
+        code: int = await args.work(session)
+        session.display.close()
         return code
 
 

@@ -18,7 +18,7 @@ from crrd.kube.resources import PODS, REPLICA_SETS, REQUESTS
 from crrd.lib.errors import ApiRefusedError, ApiUnavailableError
 from crrd_localnode.workload import RESOURCES
 from tests.support.played_cluster import NAMESPACE, PlayedCluster, gets_image
-from tests.support.spelled import digest_of
+from tests.support.spelled import digest_of, names_on_pod
 
 Json = dict[str, Any]
 
@@ -51,8 +51,12 @@ class Images:
     bad: str = ""  # The image with which containers do not become ready
     stuck: bool = False  # Whether kubelet replaces no container, so requests reach their deadline
 
-    async def give(self, image: str, *, but: int = 0) -> None:
-        """Give all pods, but the last ones, an image, as an earlier run. Return once their containers have it."""
+    async def give(self, image: str, *, but: int = 0, before: str = "") -> None:
+        """Give all pods, but the last ones, an image, as an earlier run. Return once their containers have it.
+
+        `before`: record that they had this name of it, as a restart by a patch.
+        """
+        meta = {"annotations": names_on_pod("app", before, image)} if before else {}
         self.on_node.add(image)
         pods = await self.cluster.pods()
         for pod in pods[: len(pods) - but]:
@@ -60,7 +64,7 @@ class Images:
                 each | ({"image": image} if each["name"] == "app" else {}) for each in pod["spec"]["containers"]
             ]
             await self.cluster.client.merge_patch(
-                PODS, NAMESPACE, pod["metadata"]["name"], {"spec": {"containers": containers}}
+                PODS, NAMESPACE, pod["metadata"]["name"], {"metadata": meta, "spec": {"containers": containers}}
             )
         while sum(_runs(pod, image) for pod in await self.cluster.pods()) < len(pods) - but:
             await asyncio.sleep(0.01)

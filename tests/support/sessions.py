@@ -28,7 +28,9 @@ async def recreated(cluster: PlayedCluster, *words: str, display: Display | None
     """Run a command line, and return its exit code."""
     args = parsed(*words)
     parts = ServerClock(), NAMESPACE, display or TextLines(), requested(args), _unexplained
-    code: int = await args.work(Session(cluster.client, *parts))
+    session = Session(cluster.client, *parts)
+    code: int = await args.work(session)
+    session.display.close()
     return code
 
 

@@ -26,6 +26,11 @@ WRITERS = ("{0}:2", "{0}:1", "mirror.local/{0}:1")
 """What somebody else gives a container: another image, the image of the template, and one of another registry."""
 
 
+def names_on_pod(container: str, *names: str) -> dict[str, str]:
+    """Return the annotation in which restarts by patches have recorded these names of a container's image."""
+    return {ANNOTATION_PATCHED: json.dumps({"version": 1, "used": {container: names}})}
+
+
 def digest_of(image: str) -> str:
     """Return the digest of an image, however it is spelled: that of its repository and tag, if it names none."""
     _, _, digest = image.partition("@")

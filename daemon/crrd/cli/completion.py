@@ -33,10 +33,18 @@ _DRY_RUNS = ("--dry-run=client", "--dry-run=server")  # Of flags with their valu
 
 _BASH = """\
 _crrd_recreate() {
-    local words=("${COMP_WORDS[@]:1:COMP_CWORD}")
+    local words=() word space last=-1 line="$COMP_LINE"
+    for word in "${COMP_WORDS[@]:0:COMP_CWORD+1}"; do  # bash parts words at = and :, also without a space
+        if [ "$word" ]; then space="${line%%"$word"*}"; else space="$line"; fi
+        line="${line#"$space$word"}"
+        if [ "$space" ] || [ $last -lt 0 ]; then words+=("$word"); last=$((last + 1)); else words[last]+="$word"; fi
+    done
+    local typed="${words[last]%"${word#[=:]}"}"
+    words=("${words[@]:1}")
     [ "${COMP_WORDS[0]##*/}" = crrd ] && { [ "${words[0]}" = recreate ] || return; words=("${words[@]:1}"); }
     local IFS=$'\\n'
     COMPREPLY=($(kubectl_complete-recreate "${words[@]}" 2>/dev/null | grep -v '^:'))
+    COMPREPLY=("${COMPREPLY[@]#"$typed"}")
     case "${COMPREPLY[0]}" in */) compopt -o nospace ;; esac
 }
 complete -F _crrd_recreate kubectl-recreate crrd

@@ -13,7 +13,7 @@ from crrd.cli.explain_pod import explained_pod, render_pod, render_pod_json, sho
 from crrd.cli.options import add_output
 from crrd.core.api.pod import Pod, parse_pod
 from crrd.core.api.time import format_duration
-from crrd.core.api.types import ACTIVE_REQUESTS, KIND, MANAGERS, NODE_DAEMONS, RequestPhase
+from crrd.core.api.types import ACTIVE_REQUESTS, GROUP, KIND, MANAGERS, NODE_DAEMONS, PLURAL, RequestPhase
 from crrd.core.api.v1alpha1 import parse_request
 from crrd.core.doctor.facts import read_pod
 from crrd.core.explain import facts as read
@@ -36,6 +36,7 @@ from crrd.lib.plain import plain, with_flags, wrapped
 
 EXIT_NOT_EXPLAINED = 1  # The request or pod does not exist, or the API server did not return it
 _PODS = ("pod", "pods", "po")  # As kubectl writes the kind
+_REQUESTS = ("crr", *(f"{each}{group}" for each in (KIND.lower(), PLURAL) for group in ("", f".{GROUP}")))
 _COLORS = {Verdict.SUCCEEDED: "32", Verdict.FAILED: "31", Verdict.MOVING: "36", Verdict.STUCK: "33"}
 
 
@@ -69,7 +70,8 @@ def run(args: argparse.Namespace) -> int:
     kind, slash, name = args.request.partition("/")
     if slash and kind in _PODS:
         return _run_pod(args, name)
-    namespace, slash, name = args.request.rpartition("/")
+    named = name if slash and kind.lower() in _REQUESTS else args.request
+    namespace, slash, name = named.rpartition("/")
     if slash and args.namespace not in ("", namespace):
         raise ConfigurationError(f"{args.request} and --namespace {args.namespace} are different namespaces: use one")
     flags = access_flags(args)

@@ -45,19 +45,33 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def arranged(words: Sequence[str]) -> list[str]:
     """Return the words in the order that argparse needs: the verb ("" to start a run), its arguments, then the flags.
 
-    As with kubectl, flags may be before the verb and between arguments.
+    As with kubectl, flags may be before the verb and between arguments, the value of one may begin with a dash, and
+    one dash may stand for several switches. But where a value is missing, the next flag is none.
     """
     arguments: list[str] = []
     given: list[str] = []
     rest = iter(words)
     for word in rest:
         if word.startswith("-"):
+            while _is_switch(word[:2]) and word[2:3] not in ("", "="):
+                given, word = [*given, word[:2]], f"-{word[2:]}"  # noqa: PLW2901 - what is left of it
             _check_value(word)
-            given += [word, *(islice(rest, 1) if find_flag(word) else ())]
+            value = list(islice(rest, 1)) if find_flag(word) else []
+            is_text = bool(value) and value[0].startswith("-") and not _is_flag(value[0].partition("=")[0])
+            given += [f"{word}={value[0]}"] if is_text else [word, *value]
         else:
             arguments.append(word)
     verb = arguments.pop(0) if arguments and arguments[0] in VERBS else ""
     return [verb, *arguments, *given]
+
+
+def _is_flag(word: str) -> bool:
+    return any(word in flags_of(verb) for verb in _VERBS)
+
+
+def _is_switch(word: str) -> bool:
+    """Whether this is a flag that has no value."""
+    return _is_flag(word) and find_flag(word) is None
 
 
 def _check_value(word: str) -> None:

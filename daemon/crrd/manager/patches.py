@@ -100,7 +100,7 @@ class RequestPatches:
             facts = {
                 "first": request in live[:1],
                 "served": served,
-                "overdue": words if left <= 0 else "",
+                "deadline": words,
                 "left": left,
                 "kubelet_minor": minor,
             }

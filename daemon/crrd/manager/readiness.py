@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
-from crrd.core.api.pod import PodMeta, Readiness, parse_meta, readiness_of
+from crrd.core.api.gate import Readiness, readiness_of
+from crrd.core.api.pod import PodMeta, parse_meta
 from crrd.core.api.time import rfc3339
 from crrd.core.api.types import READINESS_GATE
 from crrd.core.lifecycle.readiness import readiness_after

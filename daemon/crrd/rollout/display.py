@@ -82,6 +82,12 @@ class Display(RunDisplay):
     def print_preview(self, target: str, preview: Preview, refused: Mapping[str, str], *, of_several: bool) -> None:
         """Print what a dry run found: the batches, skipped pods, and why requests of pods would be rejected."""
 
+    def about(self, target: str) -> None:
+        """Begin what a dry run says about a target."""
+
+    def close(self) -> None:
+        """Print what was kept for the end of the command."""
+
 
 class Changes:
     """Tells what has changed between the plans of one run, and how long this process has seen it."""

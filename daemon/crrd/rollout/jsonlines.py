@@ -1,5 +1,7 @@
 """The display for programs: one object per event, in JSON one line each, and pages as one document.
 
+A dry run is a page, too: what would be a message of a run is a note in it.
+
 Fields are never removed.
 """
 
@@ -27,10 +29,20 @@ class JsonLines(Display):
     """`now` returns the API server's time."""
 
     def __init__(
-        self, now: Callable[[], datetime], access_flags: str = "", context: str = "", shape: Format = JSON
+        self,
+        now: Callable[[], datetime],
+        access_flags: str = "",
+        context: str = "",
+        shape: Format = JSON,
+        *,
+        dry_run: bool = False,
+        of_several: bool = False,
     ) -> None:
         super().__init__(access_flags, context)
-        self._now, self._format = now, shape
+        self._now, self._format, self._dry_run, self._of_several = now, shape, dry_run, of_several
+        self._previews: list[dict[str, Any]] = []  # Of a dry run, one for each target
+        self._target, self._notes = "", list[str]()  # What the next preview is about, and the messages before it
+        self._batched: list[str] = []  # The pods of all batches
         self._named: set[str] = set()  # Requests whose names were printed
         self._changes = Changes()
         self._run = ""
@@ -56,7 +68,10 @@ class JsonLines(Display):
 
     def print_line(self, message: str, details: Sequence[str] = ()) -> None:
         """See Display."""
-        self._line("message", message=message, details=list(details))
+        if self._dry_run:
+            self._notes += [message, *details]
+        else:
+            self._line("message", message=message, details=list(details))
 
     def show(self, plan: Plan) -> None:
         """See Display."""
@@ -107,8 +122,23 @@ class JsonLines(Display):
             "stale": [_stale(each) for each in preview.stale],
             "notCovered": list(map(str, preview.unreached)),
             "refused": refused,
+            "notes": self._notes,
         }
-        self._page(shape, [f"pod/{row.pod}" for batch in (*preview.batches, *preview.later) for row in batch])
+        self._previews.append(shape)
+        self._notes = []
+        self._batched += [f"pod/{row.pod}" for batch in (*preview.batches, *preview.later) for row in batch]
+
+    def about(self, target: str) -> None:
+        """See Display."""
+        if self._notes:  # there is nothing to do for the one before
+            self._previews.append({"target": self._target, "batches": [], "notes": self._notes})
+        self._target, self._notes = target, []
+
+    def close(self) -> None:
+        """See Display. The dry run of several targets is a list, also in YAML."""
+        if self._dry_run:
+            self.about("")
+            self._page(self._previews if self._of_several else self._previews[0], self._batched)
 
 
 def _requests(shapes: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -31,6 +31,7 @@ from crrd.rollout.display import Display
 from crrd.rollout.jsonlines import JsonLines
 from crrd.rollout.kept import annotate, list_requests
 from crrd.rollout.refusals import describe
+from crrd.rollout.target import split_targets
 from crrd.rollout.text import TextLines
 
 Explainer = Callable[[KubeClient, ServerClock, Mapping[str, Any], str], Awaitable[str]]
@@ -138,13 +139,15 @@ async def execute(verb: Callable[[Session], Awaitable[int]], command: Command, e
     async with KubeClient(access, deadlines=deadlines, on_date=clock.observe) as client:
         first = await access.current()
         flags = _with_context(command, first)
-        display = _make_display(clock.now, flags, first.context, command.output)
+        display = _make_display(clock.now, flags, first.context, command)
         command = replace(command, access_flags=flags)
         namespace = command.namespace or first.namespace or "default"
         try:
-            return await verb(Session(client, clock, namespace, display, command, explainer))
+            code = await verb(Session(client, clock, namespace, display, command, explainer))
         except (ConfigurationError, ApiRefusedError) as error:
             raise ConfigurationError(with_flags(describe(error), flags)) from error
+        display.close()
+        return code
 
 
 def _with_context(command: Command, access: Access) -> str:
@@ -154,9 +157,11 @@ def _with_context(command: Command, access: Access) -> str:
     return f"--context {shlex.quote(access.context)} {command.access_flags}".rstrip()
 
 
-def _make_display(now: Callable[[], datetime], access_flags: str, context: str, output: Format) -> Display:
-    if not output.is_text:
-        return JsonLines(now, access_flags, context, output)
+def _make_display(now: Callable[[], datetime], access_flags: str, context: str, command: Command) -> Display:
+    if not command.output.is_text:
+        several = len(split_targets(command.targets)) > 1
+        dry_run = bool(command.dry_run)
+        return JsonLines(now, access_flags, context, command.output, dry_run=dry_run, of_several=several)
     if sys.stdout.isatty():
         with suppress(ImportError):
             from crrd.rollout.table import Terminal  # noqa: PLC0415 - without rich, plain lines are shown

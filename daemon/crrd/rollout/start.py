@@ -25,6 +25,7 @@ from crrd.rollout.creator import check_creator
 from crrd.rollout.display import failures, summary
 from crrd.rollout.image.follow import following
 from crrd.rollout.image.start import check_undo, undone
+from crrd.rollout.jsonlines import JsonLines
 from crrd.rollout.kept import annotate
 from crrd.rollout.kind import Maker
 from crrd.rollout.kinds import check_resumed, cluster_of, complete_run, find_pulls, make_cluster, make_writer
@@ -50,13 +51,13 @@ async def start(session: Session) -> int:
     for names in split_targets(command.targets):
         aim = await find_target(session.client, session.namespace, names, command.selector)
         found.setdefault(aim.target.identity, aim)
+    if command.dry_run:
+        return max([await _show(session, aim) for aim in found.values()])
     due = [(each, aim) for aim in found.values() if (each := await following(session, aim)) is not None]
     due = [(await _on_its_way(each, aim), aim) for each, aim in due]
     aims = [aim for _, aim in due]
-    if len(aims) > 1:
-        for each, aim in due:  # check all targets before the first run
-            async with make_cluster(session.client, session.namespace, aim, each.command.options) as cluster:
-                await _make_run(each, aim, cluster)
+    for each, aim in due if len(due) > 1 else ():  # check all targets before the first run
+        await _check(each, aim)
     worst = 0
     for done, (each, aim) in enumerate(due, start=1):
         code, over = End.FAILED.exit_code, False
@@ -72,12 +73,28 @@ async def start(session: Session) -> int:
     return worst
 
 
+async def _show(session: Session, aim: Aim) -> int:
+    """Show what a run on the target would do. Return the exit code."""
+    session.display.about(aim.target.words)
+    follows = await following(session, aim)
+    return 0 if follows is None else (await _start(await _on_its_way(follows, aim), aim))[0]
+
+
 async def _on_its_way(session: Session, aim: Aim) -> Session:
     """Return the session with the way in which the run restarts containers, and say it if it is not by requests."""
     session, why = await with_way(session, aim)
     if why:
         session.display.print_line(f"restarts by patches: {why}")
     return session
+
+
+async def _check(session: Session, aim: Aim) -> None:
+    """Raise ConfigurationError if a run on this target must not begin. Changes and prints nothing."""
+    async with make_cluster(session.client, session.namespace, aim, session.command.options) as cluster:
+        run = await _make_run(session, aim, cluster)
+        quiet = JsonLines(session.clock.now, dry_run=True)
+        checked = replace(session, command=replace(session.command, dry_run="client"), display=quiet)
+        await complete_run(checked, aim, cluster, run)
 
 
 async def undo(session: Session) -> int:
@@ -154,10 +171,16 @@ async def _start(session: Session, aim: Aim) -> tuple[int, bool]:
         world = cluster.world()
         plan = make_plan(world, run, session.clock.now()).worded(FLAGS)
         waiting = count_left(plan.rows)
-        for each in out_of_reach(world, run) if not (command.dry_run and waiting) else ():
+        for each in out_of_reach(world, run) if not command.dry_run else ():
             session.display.print_line(f"not covered by --stale: {each}")
         if not waiting and plan.end is not None and not plan.wait_before_end.why:  # no pod is just being recreated
-            return _nothing_to_do(session, run, plan), True
+            why = f"nothing to do: {_nothing_to_do(run, plan)}"
+            if not command.dry_run:
+                session.display.begin(run, run.describe(0))
+                session.display.show(plan)
+                session.display.end(End.DONE.word, why)
+                return 0, True
+            session.display.print_line(why)
         if command.partition is not None and waiting:
             first_part = min(waiting, command.partition.of(waiting))
             run = replace(run, options=replace(run.options, first=first_part), partition=str(command.partition))
@@ -165,8 +188,7 @@ async def _start(session: Session, aim: Aim) -> tuple[int, bool]:
             options = replace(run.options, steps=sizes(command.parts, waiting), step_pause=command.step_pause)
             run = replace(run, options=options, steps=written(command.parts))
         if command.dry_run:
-            code = await _preview(session, cluster, run)
-            return code, not code
+            return await _preview(session, cluster, run), True
         end = await carry_out(session, run, cluster, run.describe(waiting))
     await _go_back(session, run, end)
     return end.exit_code, end.next_follows
@@ -202,19 +224,15 @@ async def _make_run(session: Session, aim: Aim, cluster: Cluster) -> Run:
     return run
 
 
-def _nothing_to_do(session: Session, run: Run, plan: Plan) -> int:
-    """Say why no pod is recreated. Raises ConfigurationError if the user must act on the reason."""
+def _nothing_to_do(run: Run, plan: Plan) -> str:
+    """Return why no pod is recreated. Raises ConfigurationError if the user must act on the reason."""
     odd = [row for row in plan.rows if row.is_odd]
     if odd:
         skipped = "pod" if len(odd) == 1 else f"{len(odd)} pods are skipped, for example"
         raise ConfigurationError(f"no container can be restarted: {skipped} {odd[0].pod} ({odd[0].wait.why})")
     if plan.end not in (None, End.DONE):  # it has changed since the target was found
         raise ConfigurationError(f"nothing was done: {plan.message or failures(plan.rows)}")
-    session.display.begin(run, run.describe(0))
-    session.display.show(plan)
-    why = summary(plan.rows) if plan.rows else f"{run.target.words} has no pods"
-    session.display.end(End.DONE.word, f"nothing to do: {why}")
-    return 0
+    return summary(plan.rows) if plan.rows else f"{run.target.words} has no pods"
 
 
 async def _preview(session: Session, cluster: Cluster, run: Run, *, overrules: bool = False) -> int:

@@ -5,7 +5,16 @@ from typing import Any
 
 import pytest
 
-from crrd.core.api.images import ANNOTATION_PATCHED, ImageName, has_image, plainest, read_image_name, recorded_names
+from crrd.core.api.images import (
+    ANNOTATION_PATCHED,
+    ImageName,
+    has_image,
+    is_rewritten,
+    pins,
+    plainest,
+    read_image_name,
+    recorded_names,
+)
 from crrd.core.api.pod import parse_pod
 
 HEX = "0123456789abcdef" * 4
@@ -39,33 +48,34 @@ def test_a_name_is_read_as_the_runtimes_read_it(image: str, found: ImageName) ->
 
 
 @pytest.mark.parametrize(
-    ("image", "other", "image_id", "same"),
+    ("image", "other", "image_id", "same", "pinned"),
     [
-        ("app:1", "app:1", "", True),
-        (f"{APP}:1@{DIGEST}", "app:1", RUNS, True),
-        (f"app:1@{DIGEST}", f"{APP}:1", RUNS, True),
-        (f"app:1@{DIGEST}", "app:1", f"docker-pullable://app@{DIGEST}", True),
-        (f"app:latest@{DIGEST}", "app", RUNS, True),
-        (f"{APP}@{DIGEST}", f"app:1@{DIGEST}", RUNS, True),
-        (f"app:1@{DIGEST}", RUNS, RUNS, True),
-        (f"app:1@{DIGEST}", "app:2", RUNS, False),
-        (f"app:1@{DIGEST}", "app", RUNS, False),
-        (f"app:1@{DIGEST}", "mirror.example/app:1", RUNS, False),
-        (f"app:1@{DIGEST}", f"app:1@{OTHER}", RUNS, False),
-        (f"app:1@{DIGEST}", f"app:2@{DIGEST}", RUNS, False),  # somebody means another tag
-        (f"app:1@{DIGEST}", "app:1", f"{APP}@{OTHER}", False),  # it has yet to start, or another image runs
-        (f"app:1@{DIGEST}", "app:1", "", False),  # it has never run
-        (f"app:1@{DIGEST}", "app:1", DIGEST, False),  # an ID and a digest cannot be compared
-        ("app:1", f"app:1@{DIGEST}", RUNS, False),  # the tag may have been moved
-        ("app:1", f"{APP}:1", RUNS, False),
-        (RUNS, "app:1", RUNS, False),  # of which tag it was is not known
-        (DIGEST, "localhost/app:1", DIGEST, False),
+        ("app:1", "app:1", "", True, False),
+        (f"{APP}:1@{DIGEST}", "app:1", RUNS, False, True),
+        (f"app:1@{DIGEST}", f"{APP}:1", RUNS, False, True),
+        (f"app:1@{DIGEST}", "app:1", f"docker-pullable://app@{DIGEST}", False, True),
+        (f"app:latest@{DIGEST}", "app", RUNS, False, True),
+        (f"{APP}@{DIGEST}", f"app:1@{DIGEST}", RUNS, True, False),
+        (f"app:1@{DIGEST}", RUNS, RUNS, True, False),
+        (f"app:1@{DIGEST}", "app:2", RUNS, False, False),
+        (f"app:1@{DIGEST}", "app", RUNS, False, False),
+        (f"app:1@{DIGEST}", "mirror.example/app:1", RUNS, False, False),
+        (f"app:1@{DIGEST}", f"app:1@{OTHER}", RUNS, False, False),
+        (f"app:1@{DIGEST}", f"app:2@{DIGEST}", RUNS, False, False),  # somebody means another tag
+        (f"app:1@{DIGEST}", "app:1", f"{APP}@{OTHER}", False, False),  # it has yet to start, or another image runs
+        (f"app:1@{DIGEST}", "app:1", "", False, False),  # it has never run
+        (f"app:1@{DIGEST}", "app:1", DIGEST, False, False),  # an ID and a digest cannot be compared
+        ("app:1", f"app:1@{DIGEST}", RUNS, False, False),  # the tag may have been moved
+        ("app:1", f"{APP}:1", RUNS, False, False),
+        (RUNS, "app:1", RUNS, False, False),  # of which tag it was is not known
+        (DIGEST, "localhost/app:1", DIGEST, False, False),
     ],
 )
-def test_without_a_record_only_a_more_exact_name_is_the_same_image(
-    image: str, other: str, image_id: str, same: bool
+def test_without_a_record_only_a_name_with_the_same_digest_is_the_same_image(
+    image: str, other: str, image_id: str, same: bool, pinned: bool
 ) -> None:
-    assert has_image(image, other, image_id) is same
+    """With the digest of what runs, a name may be the tag of a template that a webhook has pinned."""
+    assert (has_image(image, other, image_id), pins(image, other, image_id)) == (same, pinned)
 
 
 TAGGED = ("app:1", f"{APP}:1@{DIGEST}", RUNS)
@@ -93,6 +103,33 @@ def test_names_that_a_restart_by_a_patch_has_recorded(
     image: str, other: str, image_id: str, names: tuple[str, ...], same: bool
 ) -> None:
     assert has_image(image, other, image_id, names) is same
+
+
+def test_a_tag_that_a_webhook_had_pinned_before_a_restart_by_a_patch() -> None:
+    names = (f"app:1@{DIGEST}", RUNS)
+    assert pins(RUNS, "app:1", RUNS, names)
+    assert not has_image(RUNS, "app:1", RUNS, names)
+    assert not pins(RUNS, "app:1", f"{APP}@{OTHER}", names), "another image runs"
+
+
+@pytest.mark.parametrize(
+    ("image", "given", "may_be"),
+    [
+        ("mirror.example/app:2", "app:2", True),
+        ("mirror.example/app", "app:latest", True),
+        ("mirror.example/registry-team-app:2", "registry/team/app:2", True),
+        (f"app:2@{DIGEST}", "app:2", True),
+        (RUNS, "app:2", True),
+        (f"mirror.example/app@{DIGEST}", f"app:2@{DIGEST}", True),
+        ("app:1", "app:2", False),
+        ("other:2", "app:2", False),
+        (f"app:1@{DIGEST}", "app:2", False),
+        (f"app:2@{OTHER}", f"app:2@{DIGEST}", False),
+        ("app:2", f"app:2@{DIGEST}", False),
+    ],
+)
+def test_what_a_webhook_may_have_made_of_an_image(image: str, given: str, may_be: bool) -> None:
+    assert is_rewritten(image, given) is may_be
 
 
 def test_the_plainest_name_is_that_of_the_template() -> None:
@@ -140,3 +177,6 @@ def test_a_container_knows_its_image_by_all_its_names() -> None:
     wrong = container(RUNS, f"{APP}@{OTHER}", **{ANNOTATION_PATCHED: record()})
     assert (wrong.has_image("app:1"), wrong.plain_image) == (False, RUNS)
     assert container("app:1").image_among(()) == "app:1"
+    pinned = f"app:1@{DIGEST}"
+    assert container(pinned).image_among(("app:2", "app:1")) == "app:1"
+    assert container(pinned).image_among(("app:1", pinned)) == pinned, "it means itself"

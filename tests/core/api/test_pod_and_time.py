@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crrd.core.api.pod import NO_CONDITION, PodMeta, Readiness, parse_meta, parse_pod
+from crrd.core.api.gate import NO_CONDITION, Readiness
+from crrd.core.api.pod import PodMeta, parse_meta, parse_pod
 from crrd.core.api.time import after, parse_time, rfc3339
 from crrd.core.api.types import FINALIZER, RequestPhase, Status
 from crrd.core.api.v1alpha1 import parse_request
@@ -66,6 +67,21 @@ def test_a_pod_is_read() -> None:
 def test_whether_kubelets_version_matters_for_a_container(spec: dict[str, Any], matters: bool) -> None:
     pod = parse_pod({"spec": {"containers": [{"name": "app", **spec}]}})
     assert pod.containers["app"].version_matters is matters
+
+
+@pytest.mark.parametrize(
+    ("env", "injected"),
+    [
+        ([{"name": "IS_INJECTED", "value": "true"}], True),
+        ([{"name": "IS_INJECTED", "value": "false"}, {"name": "OTHER", "value": "true"}, 4], False),
+        ("none", False),
+    ],
+)
+def test_whether_a_sidecar_set_has_injected_a_container(env: object, *, injected: bool) -> None:
+    spec = {"containers": [{"name": "app", "env": env}]}
+    of_set = {"annotations": {"kruise.io/sidecarset-hash": "{}"}}
+    assert parse_pod({"metadata": of_set, "spec": spec}).containers["app"].injected is injected
+    assert not parse_pod({"spec": spec}).containers["app"].injected, "a variable of the user's own"
 
 
 def test_of_a_completed_request_only_little_is_kept() -> None:

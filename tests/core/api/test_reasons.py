@@ -50,6 +50,7 @@ FINAL = {
     "EarlierFailure",
     "NoDaemonAnswered",
     "DeadlineExceeded",
+    "DeadlineTooClose",
 }
 """Those with which a container fails, by the names that users see in the status and in labels of metrics."""
 

@@ -622,7 +622,7 @@ def test_reads_a_pod() -> None:
         readiness_gate=True,
         pod_ip="10.0.0.7",
         containers={
-            "setup": PodContainer("setup", ContainerKind.INIT, RestartPolicy.ON_FAILURE),
+            "setup": PodContainer("setup", ContainerKind.INIT, RestartPolicy.ON_FAILURE, RestartPolicy.NEVER),
             "proxy": PodContainer(
                 "proxy",
                 ContainerKind.SIDECAR,

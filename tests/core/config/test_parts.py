@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from crrd.core.config.objects import data_hash, missing
 from crrd.core.config.parts import Part, PartChange, parts_of, read_change
 from crrd.core.config.references import Kind, Reference, Use
 
@@ -31,7 +32,14 @@ def use(how: Use, *keys: str, without: str = "") -> Reference:
     ],
 )
 def test_all_uses_of_an_object_by_a_container_are_one_part(uses: list[Reference], keys: tuple[str, ...]) -> None:
-    assert parts_of(uses) == {Part(CM, "web", keys): tuple(uses)}
+    part = Part(CM, "web", keys)
+    assert parts_of(uses) == {part: tuple(uses)}
+    assert parts_of(part.uses) == {part: part.uses}
+    obj = {"data": {"a": "1", "b": "2", "c": "3"}, "binaryData": {"logo": "AA=="}}
+    for gone in ("", "a", "b", "c"):
+        now = {**obj, "data": {key: value for key, value in obj["data"].items() if key != gone}}
+        assert data_hash(now, part.uses) == data_hash(now, uses), "as of what a container had that is gone"
+    assert not any(missing(use, None) for use in part.uses)
 
 
 def test_a_use_without_keys_is_no_part() -> None:

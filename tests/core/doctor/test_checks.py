@@ -41,7 +41,8 @@ DAEMON = PodSeen("crrd-node/a", "worker-1", ready=True, why="", version="1", acc
 BY_PATCH = replace(DAEMON, patches=True)
 LEAN: dict[str, Any] = {"daemons": (), "managers": (BY_PATCH,)}
 LEASE = LeaseSeen("worker-1", "worker-1", NOW, 40)
-KRUISE = Webhook("m.kb.io", "kruise")
+KRUISE = Webhook("m.kb.io", "kruise-mutating-webhook-configuration")
+KYVERNO = Webhook("mutate.kyverno.svc-fail", "kyverno-resource-mutating-webhook-cfg")
 OWN = (Webhook("mutate-crr.apps.kruise.io", "crrd"),)
 DENIED = Trial(422, 'dry run: admission webhook "mutate-crr.apps.kruise.io" denied the request: pod not found')
 KEEPS_ALL: Json = {"x-kubernetes-preserve-unknown-fields": True}
@@ -145,6 +146,9 @@ def test_all_is_well() -> None:
         (Check.CLOCKS, {"nodes": NO, "here": NOW - timedelta(minutes=1)}, Topic.CLOCK_HERE),
         (Check.CLOCKS, {"node_leases": NO}, Topic.UNREAD),
         (Check.OPENKRUISE, {"kruise_daemons": NO}, Topic.UNREAD),
+        (Check.OPENKRUISE, {"hooks": (*OWN, KYVERNO)}, Topic.NO_OPENKRUISE),
+        (Check.WEBHOOKS, {"hooks": (KYVERNO,)}, Topic.NO_WEBHOOKS),
+        (Check.MANAGER, {"hooks": (KYVERNO,), "managers": ()}, Topic.NO_MANAGER),
         (Check.OPENKRUISE, {"kruise_daemons": (3,), "daemons": ()}, Topic.OPENKRUISE_MANAGES),
         (Check.OPENKRUISE, {"kruise_daemons": (3,), "daemons": NO}, Topic.UNREAD),
     ],
@@ -255,10 +259,14 @@ def test_nothing_raises_for_odd_objects() -> None:
     assert not is_complete(odd)
 
 
+ANY_CODE = {"operator": "NotIn", "values": [1]}
+
+
 def running_pod(**changes: Any) -> Json:
     """A pod with a container that can be recreated. `changes` are fields of the container, its status or the pod."""
     status = {"name": "app", "containerID": "containerd://1", "state": {"running": {}}, **changes.pop("status", {})}
-    spec = {"containers": [{"name": "app", **changes.pop("container", {})}], **changes.pop("spec", {})}
+    containers = [{"name": "app", **changes.pop("container", {})}]
+    spec = {"containers": containers, "nodeName": "n1", **changes.pop("spec", {})}
     phase = {"phase": "Running", "containerStatuses": [status], **changes.pop("pod_status", {})}
     return {"metadata": {"name": "web", **changes}, "spec": spec, "status": phase}
 
@@ -271,7 +279,9 @@ def running_pod(**changes: Any) -> Json:
         {"status": {"containerID": ""}},
         {"status": {"state": {"waiting": {}}}},
         {"spec": {"restartPolicy": "Never"}},
-        {"container": {"restartPolicyRules": [{"action": "RestartAllContainers", "exitCodes": {"operator": "In"}}]}},
+        {"spec": {"nodeName": "n" * 64}},
+        {"labels": {"leaderworkerset.sigs.k8s.io/name": "llm"}},
+        {"container": {"restartPolicyRules": [{"action": "RestartAllContainers", "exitCodes": ANY_CODE}]}},
     ],
 )
 def test_a_request_is_tried_for_what_can_be_recreated(changes: Json) -> None:

@@ -33,6 +33,7 @@ from crrd.core.rollout.change import ImageChange, TemplateMode
 from crrd.core.rollout.requests import read_run_request
 from crrd.core.rollout.run import LABEL_RUN, Options, Run, Target
 from crrd.core.rollout.waits import read_probe_failure
+from tests.support.spelled import names_on_pod
 
 Json = dict[str, Any]
 
@@ -41,6 +42,7 @@ MANAGER = (
     "check that the manager is running: kubectl get pods -A -l "
     "app.kubernetes.io/name=crrd,app.kubernetes.io/component=manager"
 )
+UNANSWERED = "no node daemon answered the request"
 OLD, NEW = "containerd://old0123456789abcdef", "containerd://new0123456789abcdef"
 
 
@@ -320,6 +322,13 @@ def written_before(seconds: float | None) -> list[Json]:
 
 ROWS = [
     # nobody has answered
+    Row(
+        "nobody has answered, and it names no containers",
+        request(phase="Completed", message=UNANSWERED, completed=5, spec={"wholePod": True, "containers": []}),
+        FAILED,
+        f"Completed; these containers were not recreated: all ({UNANSWERED})",
+        since=5.0,
+    ),
     Row("just created", request(age=2), MOVING, "just created; waiting for the daemon on node n1"),
     Row(
         "no daemon",
@@ -1847,9 +1856,10 @@ def for_image(written: float, reason: str = "", *, run: bool = True, adopt: bool
     return obj
 
 
-def having(image: str, *statuses: Json) -> Json:
+def having(image: str, *statuses: Json, **meta: Any) -> Json:
     """The pod with this image in its spec."""
     found = pod(*statuses)
+    found["metadata"] |= meta
     found["spec"]["containers"][0]["image"] = image
     return found
 
@@ -1934,7 +1944,11 @@ IMAGE_ROWS = [
         for_image(8, "ImagePresent"),
         MOVING,
         "the new container containerd://new012345678 is running (for 20s), and is ready",
-        pod=having(SPELLED, status(NEW, 4, imageID=SPELLED.replace(":2@", "@"))),
+        pod=having(
+            SPELLED,
+            status(NEW, 4, imageID=SPELLED.replace(":2@", "@")),
+            annotations=names_on_pod("app", "app:2", SPELLED),
+        ),
     ),
 ]
 

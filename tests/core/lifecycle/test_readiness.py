@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crrd.core.api.pod import NO_CONDITION, PodMeta, Readiness, entries, has_gate, readiness_of
+from crrd.core.api.gate import NO_CONDITION, Readiness, entries, has_gate, readiness_of
+from crrd.core.api.pod import PodMeta
 from crrd.core.lifecycle.readiness import acquired, readiness_after, released
 from crrd.core.lifecycle.steps import ReleaseUnready
 

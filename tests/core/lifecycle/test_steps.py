@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from crrd.core.api.pod import NO_CONDITION, PodMeta, Readiness
+from crrd.core.api.gate import NO_CONDITION, Readiness
+from crrd.core.api.pod import PodMeta
 from crrd.core.api.reasons import EventReason, Reason, reason_of
 from crrd.core.api.time import rfc3339
 from crrd.core.api.types import (

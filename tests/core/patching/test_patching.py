@@ -44,7 +44,7 @@ class AskedPod:
     seen: Seen = field(default_factory=Seen)
     served: bool = False
     first: bool = True
-    overdue: str = ""
+    deadline: str = "60s"
     left: float = 3600.0
     minor: int | None = None
     seconds: float = 1000.0
@@ -69,7 +69,7 @@ class AskedPod:
         """The next step, which is not carried out."""
         member = self.pods.pods["uid-1"].member
         self.seen = self.seen.after(self.request, member, self.seconds)
-        facts = {"first": self.first, "served": self.served, "overdue": self.overdue, "kubelet_minor": self.minor}
+        facts = {"first": self.first, "served": self.served, "deadline": self.deadline, "kubelet_minor": self.minor}
         facts["left"] = self.left
         return next_step(View(self.request, member, self.seen, now=self.seconds, utc=self.pods.now, **facts))  # type: ignore[arg-type]
 
@@ -360,7 +360,7 @@ class TestTurns:
     def test_the_deadline_ends_it_elsewhere(self) -> None:
         found = world()
         found.rest()
-        found.overdue = "60s"
+        found.left = 0
         assert found.step().turn is Turn.BACK
         assert found.rest() == Step(Turn.OVERDUE)
         assert image_of(found.pod, "app") == "app:1"
@@ -371,25 +371,66 @@ class TestTurns:
     def test_nothing_is_patched_that_may_not_start_before_the_deadline(self) -> None:
         """It would get its image back while it is stopped, and kubelet would restart it twice."""
         found = world()
-        found.left = 59  # the pod's grace period, and 30 s
-        assert found.rest().turn is Turn.LATE
-        assert (found.patches, found.phases) == (0, [StatePhase.PENDING])
-        found.left = 60
-        assert found.rest().turn is Turn.RESTARTING
-        assert found.patches == 1
+        found.left = 60  # the pod's grace period, and 30 s
+        assert (found.rest().turn, found.patches) == (Turn.RESTARTING, 1)
+        found = world()
+        found.left = 59
+        assert (found.rest(), found.patches, found.reasons) == (Step(Turn.OVER), 0, [Reason.TOO_LATE])
+        assert found.request.status.states[0].message == (
+            "not stopped, because kubelet may need 60s to start it again, and activeDeadlineSeconds (60s) ends before "
+            "that"
+        )
 
     def test_two_containers_stop_one_after_the_other(self) -> None:
         found = world("app", "log")
-        found.left = 89  # twice the pod's grace period, and 30 s
-        assert (found.rest().turn, found.patches) == (Turn.LATE, 0)
-        found.left = 90
+        found.left = 90  # twice the pod's grace period, and 30 s
         assert (found.rest().turn, found.patches) == (Turn.RESTARTING, 1)
+        found = world("app", "log")
+        found.left = 89
+        assert (found.rest(), found.patches, found.reasons) == (Step(Turn.OVER), 0, [Reason.TOO_LATE] * 2)
+
+    def test_the_next_one_in_order_fails_once_the_ones_before_are_done(self) -> None:
+        found = world("app", "log", strategy=Strategy(ordered=True))
+        found.left = 60
+        found.rest()
+        found.left = 59
+        assert (found.rest().turn, found.phases) == (Turn.RESTARTING, [StatePhase.RECREATING, StatePhase.PENDING])
+        found.start("app")
+        assert (found.rest(), found.patches) == (Step(Turn.OVER), 1)
+        assert found.phases == [StatePhase.SUCCEEDED, StatePhase.FAILED]
+        assert found.reasons == [Reason.NONE, Reason.TOO_LATE]
+
+    def test_those_after_it_fail_too_if_failures_are_ignored(self) -> None:
+        """None of them may be stopped: they would get their image back while they are down, and start twice."""
+        found = world("app", "log", strategy=Strategy(FailurePolicy.IGNORE, ordered=True))
+        found.left = 300
+        assert found.step().turn is Turn.BEGUN
+        found.left = 59
+        assert (found.rest(), found.patches) == (Step(Turn.OVER), 0)
+        assert found.reasons == [Reason.TOO_LATE] * 2
+
+    def test_a_short_deadline_that_was_admitted_does_not_make_a_request_invalid(self) -> None:
+        """Admission of an earlier version, or of a node daemon, has allowed it."""
+        found = world(deadline_seconds=61)
+        found.left = 61
+        assert found.rest().turn is Turn.RESTARTING
+        found.left = 30
+        assert found.rest().turn is Turn.RESTARTING
+        found.start("app")
+        assert (found.rest(), found.phases) == (Step(Turn.OVER), [StatePhase.SUCCEEDED])
+
+    def test_a_pod_is_not_kept_unready_for_nothing(self) -> None:
+        """Neither for the unready grace period, nor for an earlier restart."""
+        found = world(spec=GATED, strategy=GRACE, unready_acquired=True)
+        assert found.rest().turn is Turn.UNREADY
+        found.left = 59
+        assert (found.rest(), found.reasons) == (Step(Turn.OVER), [Reason.TOO_LATE])
 
     def test_the_deadline_of_a_container_that_is_not_ready(self) -> None:
         found = world()
         found.rest()
         found.start(ready=False)
-        found.overdue = "60s"
+        found.left = 0
         assert found.rest() == Step(Turn.OVERDUE)
         assert "@sha256:" in image_of(found.pod, "app")
 

@@ -18,6 +18,10 @@ RUNS = container(image="app:1", image_id=f"docker.io/library/app@sha256:{'0' * 6
 RULES = ({"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [1]}},)
 
 
+LEAST = (
+    "spec.activeDeadlineSeconds must be at least {}: 30s and the unready grace period until the first stop, the grace "
+    "period of each container, and 30s until its next start"
+)
 TWO = (RequestedContainer("app"), RequestedContainer("log"))
 
 
@@ -42,9 +46,10 @@ def denial(member: Member, *, minor: int | None = 36, **changes: Any) -> str:
     [
         {},
         {"strategy": Strategy(grace_seconds=45, unready_grace_seconds=5, ordered=True, min_started_seconds=9)},
-        {"deadline_seconds": 75},
-        {"deadline_seconds": 75, "containers": TWO, "strategy": Strategy(ordered=True)},
-        {"deadline_seconds": 120, "containers": TWO},
+        {"deadline_seconds": 105},
+        {"deadline_seconds": 112, "strategy": Strategy(unready_grace_seconds=7, min_started_seconds=9)},
+        {"deadline_seconds": 150, "containers": TWO},
+        {"deadline_seconds": 189, "containers": TWO, "strategy": Strategy(ordered=True, min_started_seconds=9)},
     ],
 )
 def test_what_a_patch_can_do(fits: dict[str, Any]) -> None:
@@ -72,19 +77,12 @@ def test_what_a_patch_can_do(fits: dict[str, Any]) -> None:
                 "pod's grace period (45s)"
             ),
         ),
+        ({"deadline_seconds": 104}, LEAST.format(105)),
+        ({"deadline_seconds": 111, "strategy": Strategy(unready_grace_seconds=7)}, LEAST.format(112)),
+        ({"deadline_seconds": 149, "containers": TWO}, LEAST.format(150)),
         (
-            {"deadline_seconds": 74},
-            (
-                "spec.activeDeadlineSeconds must be at least 75: the pod's grace period, and 30s until kubelet starts "
-                "a container again"
-            ),
-        ),
-        (
-            {"deadline_seconds": 119, "containers": TWO},
-            (
-                "spec.activeDeadlineSeconds must be at least 120: the pod's grace period for each of 2 containers, "
-                "which kubelet stops one after the other, and 30s until kubelet starts a container again"
-            ),
+            {"deadline_seconds": 188, "containers": TWO, "strategy": Strategy(ordered=True, min_started_seconds=9)},
+            LEAST.format(189),
         ),
     ],
 )

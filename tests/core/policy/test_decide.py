@@ -1137,6 +1137,65 @@ class TestEdits:
         assert (edited.run, reason(edited)) == (None, PolicyReason.IDLE)
         assert edited.status.run == replace(run, finished=text(3605), message=f"ended because {why}")
 
+    @pytest.mark.parametrize(
+        ("before", "edit", "why"),
+        [
+            ({"ignore": ()}, {"ignore": ("cfg",)}, "not all of its objects count any more (triggers.configChange)"),
+            ({"secrets": True}, {"secrets": False}, "not all of its objects count any more (triggers.configChange)"),
+            (
+                {"allow_pod_restart": True},
+                {"allow_pod_restart": False},
+                "whole pods must not be restarted any more (triggers.configChange.allowPodRestart)",
+            ),
+            ({"ignore": ()}, {"ignore": ("other",)}, ""),
+            ({"allow_pod_restart": True}, {"allow_pod_restart": True, "settle": 20}, ""),
+        ],
+    )
+    def test_of_which_changes_count_end_a_run_that_is_not_for_one(
+        self, before: dict[str, Any], edit: dict[str, Any], why: str
+    ) -> None:
+        kind, whole = Kind.SECRET if "secrets" in before else Kind.CONFIG_MAP, "allow_pod_restart" in before
+        key: UseKey = ("app", Part(kind, "cfg", ALL))
+        pod = replace(app(-3600, "web-0", "app", replace(USE, kind=kind)), is_init=whole)
+        history = History(replace(PLAIN, config=ConfigChange(**{"settle": 10, **before})))
+        history.look(1, data("a", None, key), pod)
+        history.look(100, data("b", 99, key), pod)
+        run = history.look(109, data("b", 99, key), pod).run
+        assert run is not None
+        assert run.pods is whole
+        config = ConfigChange(**{"settle": 10, **edit})
+        history.policy = replace(history.policy, generation=2, config=config)
+        counts = config.allow_pod_restart if whole else config.counts(pod.uses[0])
+        used = pod if counts else replace(pod, uses=(), is_init=False)
+        edited = history.look(112, data("b", 99, key) if used.uses else None, used)
+        assert edited.status.run is not None
+        assert (edited.run, edited.status.run.message) == (None if why else run, why and f"ended because {why}")
+
+    @pytest.mark.parametrize(("age", "fits"), [(7200, False), (1800, True)])
+    def test_of_max_age_end_a_run_for_containers_that_are_not_too_old_any_more(self, age: int, *, fits: bool) -> None:
+        history = History(replace(PLAIN, config=None, max_age=3600))
+        run = history.look(1).run
+        assert run is not None
+        history.policy = replace(history.policy, generation=2, max_age=age)
+        edited = history.look(5)
+        assert edited.status.run is not None
+        ended = "" if fits else "ended because maxAge is longer now"
+        assert (edited.run, edited.status.run.message) == (run if fits else None, ended)
+
+    def test_a_deletion_that_a_finalizer_delays_ends_all_of_it(self) -> None:
+        history = History()
+        history.look(1, data("a"))
+        history.look(100, data("b", 99))
+        history.policy = replace(history.policy, generation=2, deleting=True)
+        found = history.look(110, data("b", 99))
+        assert (found.run, reason(found), message(found)) == (
+            None,
+            PolicyReason.SUSPENDED,
+            "the policy is being deleted",
+        )
+        history.policy = replace(history.policy, error="spec.target is missing")
+        assert reason(history.look(120, data("b", 99))) == PolicyReason.SUSPENDED
+
     @pytest.mark.parametrize(("seconds", "counts"), [(3605, True), (7300, False)], ids=["soon", "too late"])
     def test_of_how_the_manager_restarts_lose_no_scheduled_time(self, seconds: float, counts: bool) -> None:
         history = History(replace(self.POLICY, schedule=Schedule("0 */6 * * *", "UTC", 3600)))

@@ -8,10 +8,12 @@ import pytest
 
 from crrd.core.config.parts import Part
 from crrd.core.config.references import Kind, Reference, Use
-from crrd.core.policy.observed import Data, UseKey
+from crrd.core.policy.decide import decide
+from crrd.core.policy.failures import lasting
+from crrd.core.policy.observed import Data, Observed, Running, Stopped, UseKey
 from crrd.core.policy.order import refused_by
 from crrd.core.policy.reasons import PolicyReason
-from crrd.core.policy.types import Judge, Policy, RunRecord, Schedule, Window
+from crrd.core.policy.types import ConfigChange, Judge, Policy, RunRecord, Schedule, Window
 from crrd.core.rollout.phases import End
 from tests.core.policy.test_decide import (
     KEY,
@@ -270,3 +272,102 @@ def test_a_run_for_the_last_good_data_that_fails_says_nothing_about_this_data() 
     back = replace(history.policy.status, run=replace(run, back=True))
     assert refused_by(history.policy) == {CFG}
     assert refused_by(replace(history.policy, status=back)) == frozenset()
+
+
+APP2 = app(300, "web-2", "app2", USE_OTHER, ready=True)  # A rollout has renamed the container, or removed it
+OLD = app(-3600, "web-3", "app2", USE_OTHER, ready=True)
+
+
+@pytest.mark.parametrize(
+    ("pods", "halted", "over"),
+    [
+        ((APP2, replace(APP2, pod="web-3")), False, True),
+        ((APP2, replace(APP2, pod="web-3", ready=False)), False, False),
+        ((APP2, OLD), False, False),  # a pod from before, so those of the container may be away for a moment
+        ((APP2, PODS[0]), False, False),  # the rollout is not over
+        ((replace(APP2, started=at(115)),), False, True),  # it began while the run waited for its first pod
+        (
+            (app(115, "web-2", "app", USE_OTHER, ready=True), OLD),
+            False,
+            True,
+        ),  # beside another workload
+        ((app(300, "web-2", "app", USE_OTHER),), False, False),  # it is not ready yet
+        ((app(-3600, "web-1", "app", USE_OTHER, ready=True),), False, False),  # a partition: web-0 is away for a moment
+        ((APP2, replace(APP2, pod="web-3")), True, False),  # it was judged by more than by readiness
+    ],
+)
+def test_a_failure_is_over_once_new_pods_do_without_its_containers(
+    pods: tuple[Running, ...], halted: bool, over: bool
+) -> None:
+    history, _ = failed(halted=halted)
+    found = history.look(400, data("a", None, ("app2", OTHER[1])), *pods)
+    expected = PolicyReason.IDLE if over else PolicyReason.FAILED
+    assert (reason(found), refused_by(history.policy)) == (expected, frozenset() if over else {CFG})
+    if over:
+        assert found.status.run is not None
+        assert found.status.run.message == (
+            "web-0: it broke; after that, all of them were replaced by others that do not need the run and are ready"
+        )
+        left = history.look(500, {}, *pods).status.config
+        assert CFG not in {each.part.object_name for each in left}, "nothing is left of it"
+
+
+SCALED: tuple[Running, ...] = ()
+NO_TARGET = Stopped(PolicyReason.TARGET, "it is gone")
+
+
+@pytest.mark.parametrize(
+    ("running", "stopped", "edited"),
+    [
+        (SCALED, None, False),
+        (SCALED, None, True),
+        (SCALED, NO_TARGET, False),
+        ((APP2, OLD), None, False),
+        ((app(300, "web-2", "app", USE_OTHER),), None, False),  # the container does not use it any more
+    ],
+)
+@pytest.mark.parametrize("halted", [False, True])
+def test_corrected_data_is_seen_also_if_no_container_uses_it_any_more(
+    running: tuple[Running, ...], stopped: Stopped | None, edited: bool, halted: bool
+) -> None:
+    history, _ = failed(halted=halted)
+    policy = replace(history.policy, generation=2) if edited else history.policy
+    for seconds, now in ((400, "b"), (500, "b"), (600, "c"), (700, "c")):
+        if refused_by(policy):
+            assert KEY in {each.key for each in lasting(policy, running)}, "the manager reads these"
+        found = decide(policy, Observed(running, data(now, 99 if now == "b" else 599), stopped=stopped), at(seconds))
+        policy = replace(policy, status=found.status, conditions=found.conditions)
+        assert refused_by(policy) == ({CFG} if now == "b" else frozenset())
+
+
+@pytest.mark.parametrize(
+    ("change", "running"),
+    [
+        ({"generation": 2}, (APP2,)),  # it would try it again, and has no container for that
+        ({"config": ConfigChange(10, ignore=("cfg",))}, SCALED),
+        ({"config": None}, SCALED),
+    ],
+)
+def test_after_an_edit_records_without_a_container_do_not_last(
+    change: Mapping[str, Any], running: tuple[Running, ...]
+) -> None:
+    history, _ = failed()
+    assert lasting(history.policy, running)
+    assert lasting(replace(history.policy, **change), running) == []
+
+
+def test_what_was_judged_no_is_over_once_it_is_corrected_although_the_container_uses_it_no_more() -> None:
+    history, _ = failed(halted=True)
+    pods = [app(300, each.pod, each.name, USE_OTHER, ready=True) for each in PODS]
+    others = data("a", None, OTHER, OTHER_OF_SIDE)
+    assert reason(history.look(400, data("b", 99) | others, *pods)) == PolicyReason.FAILED
+    found = history.look(500, data("c", 499) | others, *pods)
+    assert (reason(found), refused_by(history.policy)) == (PolicyReason.IDLE, frozenset())
+
+
+def test_what_was_judged_no_does_not_promise_anything_of_a_new_template() -> None:
+    """New pods have the same data, and that they are ready says no more than before."""
+    history, run = failed(halted=True)
+    found = history.look(400, known(), *(app(300, f"new-{number}", ready=True) for number in range(2)))
+    expected = f"run {run.name} failed: web-0: it broke; no run starts until the configuration or the policy changes"
+    assert (reason(found), message(found)) == (PolicyReason.FAILED, expected)

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from crrd.core.config.references import Kind
-from crrd.core.policy.decide import Decision
-from crrd.core.policy.observed import Look, Observed, Peer
-from crrd.core.policy.order import circle, past_first_step, refused_by, unknown, wait_for_others
+from crrd.core.policy.decide import Decision, decide
+from crrd.core.policy.observed import Look, Observed, Peer, Stopped
+from crrd.core.policy.order import BLIND, circle, past_first_step, peer_of, refused_by, unknown, wait_for_others
 from crrd.core.policy.reasons import PolicyReason
-from crrd.core.policy.types import BadRevision, PolicyStatus, RunRecord, UsedObject
+from crrd.core.policy.types import BadRevision, ConfigChange, PolicyStatus, RunRecord, UsedObject
 from crrd.core.rollout.parts import Part, PartState
 from crrd.core.rollout.phases import Stage
 from crrd.core.rollout.plan import Plan
@@ -98,6 +98,42 @@ def test_no_other_policy_should_bring_the_data_of_a_failed_run(run: RunRecord, s
         assert refused_by(replace(policy, status=done)) == set(), "all containers have it"
         bad = BadRevision(*CFG, "h", text(5), "r", "1", ("data.*",))
         assert refused_by(replace(policy, status=replace(status, bad=(bad,)))) == {CFG}
+
+
+@pytest.mark.parametrize(
+    ("stopped", "expected"),
+    [
+        (PolicyReason.UNREADABLE, True),
+        (PolicyReason.UNPATCHABLE, True),
+        (PolicyReason.TARGET, False),  # it has no pod that could lack the change
+    ],
+)
+def test_a_policy_in_after_that_may_not_look_at_its_objects_is_waited_for(
+    stopped: PolicyReason, *, expected: bool
+) -> None:
+    policy = replace(PLAIN, name="proxy", status=PolicyStatus((replace(RECORD, done="h"),)))
+    found = decide(policy, Observed(stopped=Stopped(stopped, "")), START)
+    peer = peer_of(policy, found.claims, {}, past_first_step=False)
+    assert bool(waits(peer, "proxy")) is expected
+    assert waits(peer) == ""
+    for claims in (found.claims, None):
+        ignores = replace(policy, config=ConfigChange(10, ignore=("cfg",)))
+        assert waits(peer_of(ignores, claims, {}, past_first_step=False), "proxy") == "", "it does not count any more"
+
+
+def test_bad_data_of_a_policy_that_may_not_look_again_holds_nobody_for_ever() -> None:
+    """It was restored before that."""
+    bad = BadRevision(*CFG, "bad", text(5), "r", "1", ("data.*",), restored=True)
+    policy = replace(PLAIN, status=PolicyStatus((replace(RECORD, done="h"),), bad=(bad,)))
+    assert peer_of(policy, None, {}, past_first_step=False).refused == {CFG}, "who leads next has to look at it first"
+    assert peer_of(policy, BLIND, {}, past_first_step=False).refused == set()
+
+
+def test_data_that_does_not_count_any_more_is_not_refused() -> None:
+    policy = replace(PLAIN, status=PolicyStatus((RECORD,), HALTED))
+    assert refused_by(policy) == {CFG}
+    assert refused_by(replace(policy, generation=2, config=ConfigChange(10, ignore=("cfg",)))) == set()
+    assert refused_by(replace(policy, generation=2, config=None, max_age=600)) == set()
 
 
 def test_it_says_for_what_it_waits() -> None:

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from crrd.core.config.parts import Part
+from crrd.core.config.parts import Part, PartChange
 from crrd.core.config.references import Kind, Reference, Use
-from crrd.core.policy.config import due
+from crrd.core.policy.config import Due, brings, due
 from crrd.core.policy.course import make_run
 from crrd.core.policy.decide import Decision
 from crrd.core.policy.observed import Data, Look, Observed, Running, UseKey
 from crrd.core.policy.reasons import PolicyReason
-from crrd.core.policy.records import make_image_record, name_of
+from crrd.core.policy.records import make_image_record, make_record, name_of
 from crrd.core.policy.types import ConfigAction, ConfigChange, Judge, PolicyStatus, Schedule, UsedObject, Window
 from crrd.core.policy.v1alpha1 import read_policy, write_status
 from crrd.core.rollout.image.following import TemplateChange
@@ -415,3 +415,17 @@ def test_the_status_is_read_as_it_was_written() -> None:
     stored: PolicyStatus = read_policy({**policy(), "status": write_status(history.policy.status)}).status
     assert (stored.config, stored.run) == (history.policy.status.config, history.policy.status.run)
     assert message(history.look(130, known("b", 99), *PODS)).endswith("; app reloads")
+
+
+def test_the_hashes_of_a_run_are_those_of_its_objects() -> None:
+    """Two containers lack one change in different pods. So it is two changes, and one of the objects."""
+    limit, names = at(109), ("app", "side")
+    parts = [Part(Kind.CONFIG_MAP, name) for name in ("a", "b")]
+    records = [UsedObject(name, *each.object_name, f"of {each.name}", text(99)) for name in names for each in parts]
+    look = Look(POLICY.with_status(PolicyStatus(tuple(records))), Observed(PODS), at(200))
+    lacking = [PartChange(parts[0], limit, only=frozenset(pods)) for pods in (("web-1",), ("web-1", "web-2"))]
+    changes = (*lacking, PartChange(parts[1], limit))
+    run = make_record(look, "configChange", names, limit, Due(names, limit, changes, reload=True))
+    assert [each.part for each in run.changes] == parts
+    assert run.hashes == ("of a", "of b")
+    assert all(brings(run, each) for each in records)

@@ -87,6 +87,67 @@ def test_an_edit_of_other_keys_during_the_run_is_not_lost_and_that_is_said() -> 
     )
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_bad_data_that_no_container_uses_any_more_holds_nothing_and_is_left_alone(again: bool) -> None:
+    """A rollout has brought pods that use another ConfigMap. The manager still reads the one with the bad data."""
+    history, other = kept(), Reference(Kind.CONFIG_MAP, "other", Use.ENV_FROM)
+    failed(history)
+    if again:  # written again, or the manager may not update it
+        written = history.look(123, present(BAD, 3, 122), *PODS, stored=stored(GOOD))
+        assert reason(written) == PolicyReason.BAD_REVISION
+    pods = [replace(app(200, each.pod, "app", other), ready=True) for each in PODS]
+
+    def of_both(value: str, changed: float | None = None) -> dict[UseKey, Data]:
+        uses_now = replace(present(value, 9, changed)[KEY], uid="uid2")
+        return present(BAD, 3, 122) | {("app", OTHER[1]): uses_now}
+
+    found = history.look(210, of_both("x"), *pods, stored=stored(GOOD))
+    assert (reason(found), found.data.restore) == (PolicyReason.IDLE, ())
+    assert "cfg" not in condition(found)["message"]
+    history.look(300, of_both("y", 299), *pods, stored=stored(GOOD))
+    run = history.look(310, of_both("y", 299), *pods, stored=stored(GOOD)).run
+    assert run is not None
+    assert "ConfigMap other" in run.reason
+
+
+def test_a_deletion_after_a_restore_is_an_ordinary_change_with_steps_and_a_judgement() -> None:
+    """Also for a policy whose kept data was written back before."""
+    pods = (*PODS, app(pod="web-2", ready=True))
+    policy = replace(POLICY, judge=Judge(60), budget=replace(POLICY.budget, steps=(Amount(1),)))
+    history = kept(policy)
+    failed(history)
+    history.look(123, present(GOOD, 3, 122), *PODS, stored=stored(GOOD))
+    assert history.look(133, present(GOOD, 3, 122), *pods, stored=stored(GOOD)).run is None
+    gone = {KEY: Data("of no data", None)}
+    history.look(1000, gone, *pods, stored=stored(GOOD))
+    run = history.look(1010, gone, *pods, stored=stored(GOOD)).run
+    assert run is not None
+    assert (run.back, run.steps, run.reason) == (False, "1", "policy web: ConfigMap cfg changed")
+    assert make_run(history.policy, run, Target("web")).options.judge == 60
+
+
+def test_a_deletion_that_fails_is_not_taken_back_and_that_is_said() -> None:
+    history, gone = kept(), {KEY: Data("of no data", None)}
+    history.look(100, gone, *PODS, stored=stored(GOOD))
+    assert history.look(110, gone, *PODS, stored=stored(GOOD)).run is not None
+    history.end(120, End.FAILED, message="it broke")
+    found = history.look(121, gone, *PODS, stored=stored(GOOD))
+    assert (reason(found), found.data) == (PolicyReason.FAILED, NOTHING)
+    assert (condition(found)["status"], condition(found)["message"]) == (
+        "False",
+        "ConfigMap cfg: it does not exist, and neither its creation nor its deletion is taken back",
+    )
+
+
+def test_data_that_no_container_uses_any_more_is_not_kept_as_good() -> None:
+    """Its run has failed, and could not be undone. After that, its container was removed."""
+    history, other = kept(), Reference(Kind.CONFIG_MAP, "other", Use.ENV_FROM)
+    failed(history, stored=())
+    pod = replace(app(200, "web-2", "side", other), ready=True)
+    found = history.look(210, present(BAD, 2, 99), pod, stored=())
+    assert (reason(found), found.data.keep) == (PolicyReason.IDLE, ())
+
+
 class TestStates:
     def test_each_combination_of_facts_has_a_state(self) -> None:
         found = {state_of(Facts(*values)) for values in product((False, True), repeat=9)}

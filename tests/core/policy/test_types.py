@@ -78,6 +78,12 @@ def test_all_fields() -> None:
     )
 
 
+def test_a_policy_that_is_being_deleted_does_nothing() -> None:
+    policy = read_policy({"metadata": {**META, "deletionTimestamp": "2026-01-02T00:00:00Z"}, "spec": FULL})
+    assert (policy.deleting, policy.is_off, policy.error) == (True, True, "")
+    assert not spec().is_off
+
+
 def test_a_container_that_is_named_twice_counts_once() -> None:
     """Else each request of the schedule would name it twice, and admission would deny it."""
     assert spec(containers=["app", "side", "app"]).containers == ("app", "side")

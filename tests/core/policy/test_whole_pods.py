@@ -258,10 +258,15 @@ def test_a_pod_that_must_not_restart_is_named() -> None:
     (barred,) = [
         each.message
         for each in problems(Look(policy, seen, at(0)))
-        if "the whole pod may end after a restart, because the restartPolicy of container app is not Always (web-0)"
-        in each.message
+        if "the restartPolicy of container app or of its pod is not Always (web-0)" in each.message
     ]
     assert barred.startswith("the whole pod may end")
+
+
+def test_a_debug_container_that_stays_in_the_pod_bars_nothing() -> None:
+    """An ephemeral container is in the spec for ever, and never starts again."""
+    seen = found(chosen(), ephemeralContainers=[{"name": "debugger-x"}])
+    assert {each.barred for each in seen.running} == {None}
 
 
 # What is stored

@@ -111,7 +111,8 @@ SPELLED = f"docker.io/library/{NEW}@sha256:{'0123456789abcdef' * 4}"
 
 def respelled(container_id: str, **changes: Any) -> Pod:
     """A pod that had the image, and which a restart by a patch gives another name of it."""
-    return shown(SPELLED, container_id, image_id=SPELLED.replace(":2@", "@"), **changes)
+    known = {"image_id": SPELLED.replace(":2@", "@"), "image_names": (NEW, SPELLED)}
+    return shown(SPELLED, container_id, **{**known, **changes})
 
 
 def test_another_name_of_the_image_is_that_image() -> None:
@@ -122,6 +123,13 @@ def test_another_name_of_the_image_is_that_image() -> None:
     assert state(decision).phase is StatePhase.SUCCEEDED
     before = instance("before", image=NEW, created_at=2)
     assert state(one(asked(), respelled("before"), before)).phase is StatePhase.RECREATING, "kubelet replaces it"
+
+
+def test_a_digest_that_a_run_has_given_is_not_the_tag_that_the_next_one_gives() -> None:
+    """The tag was moved, and an undo gives it back. The pod does not have it before its patch."""
+    pinned = instance("old", image=SPELLED)
+    decision = one(asked(), respelled("old", image_names=()), pinned, images={NEW: True})
+    assert state(decision).reason is Reason.IMAGE_PRESENT
 
 
 def test_an_instance_of_the_old_image_is_not_the_one() -> None:

@@ -31,6 +31,7 @@ APP = PodContainer("app", container_id=f"{RUNTIME}://old", running=True, ready=T
 NEXT = replace(APP, container_id=f"{RUNTIME}://new", restart_count=1)
 INIT = PodContainer("init", ContainerKind.INIT)
 PINNED = {WHOLE_POD: FIRST.pin}
+OWN_ALWAYS: Any = {"own_restart_policy": RestartPolicy.ALWAYS}
 ZERO = {"operator": "In", "values": [0]}
 
 
@@ -480,7 +481,11 @@ def with_pod(world: Scene, **changes: Any) -> Scene:
     ("reason", "found"),
     [
         (Reason.NONE, pod()),
-        (Reason.NONE, pod(APP, replace(INIT, restart_policy=RestartPolicy.NEVER))),
+        (Reason.NONE, pod(APP, replace(INIT, own_restart_policy=RestartPolicy.ON_FAILURE))),
+        (Reason.POD_WOULD_END, pod(APP, replace(INIT, own_restart_policy=RestartPolicy.NEVER))),
+        (Reason.NONE, pod(APP, PodContainer("debug", ContainerKind.EPHEMERAL, RestartPolicy.NEVER))),
+        (Reason.NONE, pod(replace(APP, restart_policy=RestartPolicy.ON_FAILURE, **OWN_ALWAYS))),
+        (Reason.POD_WOULD_END, pod(replace(APP, restart_policy=RestartPolicy.NEVER, **OWN_ALWAYS))),
         (Reason.NONE, pod(APP, static_uid="file")),
         (Reason.NONE, pod(APP, replace(INIT, hook_needs_ip=True))),
         (Reason.HOOK_NEEDS_IP, pod(APP, replace(INIT, kind=ContainerKind.SIDECAR, hook_needs_ip=True))),
@@ -500,6 +505,19 @@ def with_pod(world: Scene, **changes: Any) -> Scene:
 )
 def test_which_pods_must_not_be_restarted_in_place(reason: Reason, found: Pod) -> None:
     assert unfit(found, 36).reason is reason
+
+
+def test_the_message_says_whose_restart_policy_it_is() -> None:
+    whole, own = (
+        unfit(pod(replace(APP, **changes)), 36).text
+        for changes in (
+            {"restart_policy": RestartPolicy.NEVER, **OWN_ALWAYS},
+            {"own_restart_policy": RestartPolicy.NEVER},
+        )
+    )
+    assert "because the restartPolicy of the pod is Never, and" in whole
+    assert "because the restartPolicy of container app is Never, and" in own
+    assert not unfit(pod(APP, replace(INIT, own_restart_policy=RestartPolicy.NEVER)), 34), "it has no effect there"
 
 
 def test_only_the_containers_that_are_asked_about_are_looked_at() -> None:

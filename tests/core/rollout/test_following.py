@@ -274,6 +274,8 @@ def test_a_run_back_lets_the_records_follow_the_pods() -> None:
         ({"partition": 1}, "web-1"),
         ({"partition": None}, "web-0"),
         ({"partition": 1, "strategy": "OnDelete"}, ""),
+        ({"partition": 2, "first_ordinal": 5}, ""),
+        ({"partition": 1, "first_ordinal": 5}, "web-6"),
     ],
 )
 def test_a_run_back_is_only_for_pods_that_their_controller_does_not_replace(
@@ -281,7 +283,7 @@ def test_a_run_back_is_only_for_pods_that_their_controller_does_not_replace(
 ) -> None:
     """Those above the partition follow the template, which keeps the image."""
     found = replace(template("StatefulSet", updated=1), **changes)
-    there = tuple(pod(NEW, "new", number) for number in range(2))
+    there = tuple(pod(NEW, "new", found.first_ordinal + number) for number in range(2))
     facts = ImageRun.of(world(found, NEWEST, record("old"), pods=there), of_run(**BACK))
     why = f"so its controller replaces pod {replaced}: set spec.updateStrategy.rollingUpdate.partition to its number"
     assert (why in not_held(facts)) is bool(replaced)

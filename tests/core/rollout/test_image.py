@@ -493,7 +493,7 @@ def test_the_pull_pod_is_like_the_targets_pods_and_runs_nothing() -> None:
     assert (context["allowPrivilegeEscalation"], context["readOnlyRootFilesystem"]) == (False, True)
     source = {"serviceAccountName": "web", "imagePullSecrets": [{"name": "s"}]}
     name = body["metadata"]["name"]
-    assert read_pull_pod(body) == PullPod(name, "", "run", "node-a", PullState.PULLING, source=source)
+    assert read_pull_pod(body) == PullPod(name, "", "run", "node-a", PullState.PULLING, source=source, image=NEW)
     assert read_pull_pod(pull_pod(of_image(), "node-a", NEW, always)).always
     body["spec"]["containers"].insert(0, {"name": "mesh"})
     assert read_pull_pod(body).run == "run", "a webhook has added a container"

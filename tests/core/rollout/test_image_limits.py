@@ -433,8 +433,18 @@ def test_a_pod_gets_the_image_only_while_its_node_holds_it() -> None:
     plan = planned(world((pod,), present(of, pod)), of)
     assert (patched(plan), image_actions(plan).pull) == ([], ("node-a",))
     assert patched(planned(world((pod,), present(of, pod), pulls=(pull(),)), of)) == ["web-0"]
+    other = pull(image="app:9")  # of an earlier run of this name, which was killed before its first request
+    plan = planned(world((pod,), present(of, pod), pulls=(other,)), of)
+    assert (patched(plan), image_actions(plan).drop) == ([], (other,))
     plan = planned(world((pod,), present(of, pod), pulls=(pull(state=PullState.FAILED, message="401"),)), of)
     assert (plan.end, [row.pod for row in image_actions(plan).stop]) == (End.FAILED, ["web-0"])
+
+
+@pytest.mark.parametrize(("spec", "replaced"), [({}, [2, 3]), ({"ordinals": {"start": 1}}, [3])])
+def test_a_partition_counts_from_the_first_ordinal(spec: dict[str, Any], replaced: list[int]) -> None:
+    strategy = {"type": "RollingUpdate", "rollingUpdate": {"partition": 2}}
+    found = read_template({"kind": "StatefulSet", "spec": {"updateStrategy": strategy, **spec}}, "app")
+    assert [each for each in range(4) if found.rolls_out(each)] == replaced
 
 
 ADOPTING = {"crr.apps.kruise.io/adopting-run": "earlier"}

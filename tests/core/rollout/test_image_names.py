@@ -15,11 +15,24 @@ from crrd.core.rollout.image.steps import patch_of
 from crrd.core.rollout.image.template import Template
 from crrd.core.rollout.kinds import kind_of
 from crrd.core.rollout.phases import End
+from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.run import read_amount
 from crrd.core.rollout.state import Member, World
 from tests.core.rollout.test_following import record, template
 from tests.support.adoptions import NEW, OLD
-from tests.support.rollouts import container, image_actions, member, planned, run, stages, why, workload
+from tests.support.rollouts import (
+    AFTER,
+    BEFORE,
+    container,
+    image_actions,
+    member,
+    planned,
+    run,
+    stages,
+    succeeded,
+    why,
+    workload,
+)
 
 HEX = "0123456789abcdef" * 4
 DIGEST, OTHER = f"sha256:{HEX}", f"sha256:{HEX[::-1]}"
@@ -36,9 +49,11 @@ def pod(number: int, image: str, *names: str, label: str = "old", **changes: Any
     return replace(member(f"web-{number}", *both), labels={"controller-revision-hash": label})
 
 
-ONCE, TWICE, ALIKE = pod(0, TAGGED), pod(1, BARE, OLD, TAGGED, BARE), pod(2, OLD)
+ONCE, TWICE, ALIKE = pod(0, TAGGED, OLD, TAGGED), pod(1, BARE, OLD, TAGGED, BARE), pod(2, OLD)
 MIXED = (ONCE, TWICE, ALIKE)
-"""One was restarted by a patch without a record of it, one twice, and one was not."""
+"""One was restarted by a patch once, one twice, and one was not."""
+PINNED = pod(0, TAGGED)
+"""A webhook has pinned the tag of its template."""
 
 
 def images(found: Template, *pods: Member, given: Any = ()) -> Any:
@@ -49,8 +64,17 @@ def images(found: Template, *pods: Member, given: Any = ()) -> Any:
 
 @pytest.mark.parametrize("kind", ["Deployment", "StatefulSet", "DaemonSet"])
 def test_a_template_whose_image_the_pods_have_by_other_names_asks_for_no_run(kind: str) -> None:
-    assert images(template(kind, OLD), *MIXED).changes == ()
+    assert images(template(kind, OLD), *MIXED, PINNED).changes == ()
     assert images(template(kind, OLD), ONCE, TWICE, given={("proxy", TAGGED)}).changes == ()
+
+
+def test_a_template_that_gives_up_a_digest_is_followed() -> None:
+    """Its tag may be another image by now. Only what a webhook has pinned is the tag."""
+    (found,) = images(template(image=OLD), PINNED, ALIKE, given={("proxy", TAGGED)}).changes
+    assert (found.before, found.lacking) == ((TAGGED,), (("web-0", "node-a"),))
+    pinned = ImageState((), template(image=OLD), (record("old", image=TAGGED, replicas=1),))
+    (found,) = template_images("web", pinned, (PINNED,)).changes
+    assert (found.before, found.lacking) == ((TAGGED,), (("web-0", "node-a"),))
 
 
 def test_a_template_that_changes_is_followed_whatever_the_names() -> None:
@@ -104,18 +128,58 @@ def test_a_run_with_another_image_gives_it_to_all() -> None:
 
 def test_a_pod_that_is_restarted_by_a_patch_meanwhile_has_no_foreign_image() -> None:
     """Also one that has the image of the run already."""
-    plan = planned(world(pod(0, BARE, OLD, BARE), pod(1, f"{HUB}:2@{DIGEST}")), run("proxy", image=CHANGE))
+    newer = f"{HUB}:2@{DIGEST}"
+    plan = planned(world(pod(0, BARE, OLD, BARE), pod(1, newer, NEW, newer)), run("proxy", image=CHANGE))
     assert stages(plan) == {"web-0": "waiting", "web-1": "skipped"}
 
 
 def test_images_have_one_name_in_a_run() -> None:
     assert [facts(*MIXED).image_of(each) for each in MIXED] == [OLD] * 3
-    kept = pod(0, f"{HUB}:0@{DIGEST}"), pod(1, BARE, "proxy:0", BARE), pod(2, "proxy:0")
+    kept = pod(0, f"{HUB}:0@{DIGEST}", "proxy:0", f"{HUB}:0@{DIGEST}"), pod(1, BARE, "proxy:0", BARE), pod(2, "proxy:0")
     assert {facts(*kept).image_of(each) for each in kept} == {"proxy:0"}, "an earlier run has left the template"
     alone = pod(0, BARE)
     assert facts(alone).image_of(alone) == BARE, "nothing says of which tag it was"
     assert facts(*MIXED).image_of(member("web-9")) == ""
     assert facts(*MIXED).image_of(None) == ""
+
+
+@pytest.mark.parametrize(
+    ("mode", "before", "created", "stage"),
+    [
+        (TemplateMode.KEEP, (), BEFORE, "waiting"),  # an earlier run may have given it
+        (TemplateMode.KEEP, (), AFTER, "skipped"),  # of the template, as a webhook names it
+        (TemplateMode.KEEP, (TAGGED,), AFTER, "waiting"),
+        (TemplateMode.FOLLOW, (), BEFORE, "skipped"),
+        (TemplateMode.FOLLOW, (TAGGED,), BEFORE, "waiting"),
+    ],
+)
+def test_a_tag_with_a_digest_is_the_tag_only_if_a_webhook_has_pinned_it(
+    mode: TemplateMode, before: tuple[str, ...], created: str, stage: str
+) -> None:
+    known, found = world(replace(PINNED, created=created)), template(image=OLD)
+    change = ImageChange(OLD, before, mode, pulls=False, template=found.content.rest)
+    known = replace(known, extra=ImageState((), found, (record("old", replicas=1),)))
+    of = run("proxy", image=change)
+    row = next(iter(planned(known, of).rows))
+    assert (row.stage.value, ImageRun.of(known, of).has_image(row)) == (stage, stage == "skipped")
+
+
+def test_what_a_webhook_pins_in_a_new_pod_is_not_foreign() -> None:
+    """Also if its tag was moved since the run began."""
+    moved = f"{HUB}:1@{OTHER}"
+    for given, why_not in (
+        ((), {"web-0": ""}),
+        ((moved,), {"web-0": f"container proxy was given the image {moved} meanwhile"}),
+    ):
+        there = replace(world(pod(0, moved, digest=OTHER)), requests=tuple(map(given_earlier, given)))
+        assert why(planned(there, run("proxy", image=CHANGE))) == why_not
+
+
+def given_earlier(image: str) -> RunRequest:
+    """A request of another run, which has given a pod this image."""
+    found = succeeded(run("proxy", name="earlier", image=ImageChange(image)), pod(9, image))
+    (only,) = found.request.containers
+    return replace(found, request=replace(found.request, containers=(replace(only, image=image),)))
 
 
 def test_writes_are_bound_to_the_name_that_the_pod_has() -> None:
@@ -143,7 +207,7 @@ def test_the_revision_follows_the_images_whatever_their_names(kind: str) -> None
 
 
 def test_a_deployment_adopts_pods_that_have_the_image_by_other_names() -> None:
-    newer = pod(0, f"{HUB}:2@{DIGEST}"), pod(1, BARE, NEW, BARE), pod(2, NEW)
+    newer = pod(0, BARE, NEW, f"{HUB}:2@{DIGEST}", BARE), pod(1, BARE, NEW, BARE), pod(2, NEW)
     there = replace(
         world(*newer), extra=ImageState((), template(image=OLD, paused=False), (record("old", replicas=3),))
     )

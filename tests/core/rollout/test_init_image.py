@@ -131,7 +131,15 @@ SKIPS: dict[str, tuple[Member, Skip | None]] = {
     "another runtime": (pod(OLD, replace(APP, container_id="other://1")), Skip.OTHER_RUNTIME),
     "a failed init container would end the pod": (
         member("web-0", replace(INIT, restart_policy=RestartPolicy.NEVER), APP),
-        Skip.NOT_ALWAYS,
+        Skip.POD_WOULD_END,
+    ),
+    "another failed init container would end the pod": (
+        pod(OLD, container("first", kind=ContainerKind.INIT, own_restart_policy=RestartPolicy.NEVER), APP),
+        Skip.POD_WOULD_END,
+    ),
+    "kubelet tries a failed init container again": (
+        member("web-0", replace(INIT, image=OLD, own_restart_policy=RestartPolicy.ON_FAILURE), APP),
+        None,
     ),
     "a sidecar of that name": (member("web-0", container("render", kind=ContainerKind.SIDECAR), APP), Skip.NO_INIT),
     "no such container": (member("web-0", APP), Skip.NO_CONTAINER),

@@ -161,6 +161,14 @@ FIRST, SECOND = record("old"), record("new", NEW, 2)
         ),
         *(
             (
+                facts("StatefulSet", SECOND, FIRST, image=NEW, first_ordinal=first),
+                of_web("statefulsets", jsonpatch.add(f"{ROLLING}/partition", 1)),
+                why,
+            )
+            for first, why in ((0, "pod web-1 does not have the newest revision"), (1, ""))
+        ),
+        *(
+            (
                 facts("DaemonSet", SECOND, FIRST, labels="new", strategy=strategy),
                 patch("pods", "uid-web-0", jsonpatch.replace(LABEL, "old")),
                 why,

@@ -365,6 +365,63 @@ def test_a_restart_by_another_run_brings_no_crash_from_before_to_light(
     assert ("web-0 has restarted again" in found.message) is (phase is RequestPhase.COMPLETED)
 
 
+@pytest.mark.parametrize(
+    ("of", "phase", "state", "counts"),
+    [
+        ("side", OPEN, StatePhase.PENDING, True),
+        ("side", OVER, StatePhase.SUCCEEDED, True),
+        ("app", OPEN, StatePhase.FAILED, True),
+        ("app", OVER, StatePhase.FAILED, True),
+        ("app", OPEN, StatePhase.PENDING, False),
+        ("app", OVER, StatePhase.SUCCEEDED, False),
+        ("", OPEN, StatePhase.PENDING, False),  # the whole pod
+    ],
+)
+@pytest.mark.parametrize("image", [None, ImageChange(NEW)])
+def test_only_another_request_that_may_have_restarted_the_container_hides_a_crash(
+    of: str, phase: RequestPhase, state: StatePhase, counts: bool, image: ImageChange | None
+) -> None:
+    """New start, completion, new crash."""
+    judged_run = run(image=image, whole_pod=image is None, judge=60)
+    app = container(image=NEW, container_id="containerd://newer", **running(2, NEW, LATER))
+    known = only_pod(judged_run, OVER, app, container("side", container_id="containerd://side"))
+    first = replace(known.requests[0].request, containers=known.requests[0].request.containers[:1])
+    other = by_another_run(known.members[0], phase, 4).request
+    completed = rfc3339(NOW - timedelta(seconds=5)) if phase is OVER else ""
+    status = replace(other.status, states=(RecreateState(of, state),), completion_time=completed)
+    pins = (RequestedContainer(of, Pin("containerd://app-2", 4)),)
+    other = replace(other, containers=pins, status=status, whole_pod=not of)
+    requests = (replace(known.requests[0], request=first), replace(known.requests[0], request=other))
+    found = planned(replace(known, requests=requests), judged_run)
+    assert ("restarted" in found.message) is counts
+    stopped = replace(status, states=(RecreateState(of, state, is_killed=True),))
+    requests = (requests[0], replace(requests[1], request=replace(other, status=stopped)))
+    late = planned(replace(known, requests=requests), judged_run)
+    assert ("restarted" in late.message) is (counts and of == "side"), "kubelet may have started it late"
+
+
+@pytest.mark.parametrize(
+    ("state", "counts"),
+    [
+        (RecreateState("app", StatePhase.SUCCEEDED, is_killed=True), False),
+        (RecreateState("app", StatePhase.FAILED, is_killed=True), False),  # kubelet has started it after the deadline
+        (RecreateState("app", StatePhase.FAILED), True),
+    ],
+)
+def test_a_later_request_that_has_stopped_the_container_is_no_crash(state: RecreateState, counts: bool) -> None:
+    of = run(judge=60)
+    known = only_pod(of, OVER, container(container_id="containerd://newer", started_at=LATER))
+    own = known.requests[0].request.containers[0].context
+    assert own is not None
+    app = replace(known.members[0].pod.containers["app"], restart_count=own.restart_count + 2)
+    known = only_pod(of, OVER, app)
+    other = by_another_run(known.members[0], OVER, own.restart_count + 1).request
+    other = replace(other, status=replace(other.status, states=(state,)))
+    first = replace(known.requests[0].request, containers=(RequestedContainer("app", own),))
+    requests = (replace(known.requests[0], request=first), replace(known.requests[0], request=other))
+    assert ("restarted" in planned(replace(known, requests=requests), of).message) is counts
+
+
 @pytest.mark.parametrize(("spec", "end"), [(OLD, End.FAILED), (NEW, End.HALTED)])
 def test_a_pod_that_never_got_the_image_says_nothing_about_it(spec: str, end: End) -> None:
     """It has crashed meanwhile, so it runs another instance than the one that admission has recorded."""

@@ -284,15 +284,27 @@ def test_no_container_is_next_if_the_pod_lacks_one_that_was_begun() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "due"), [(540, True), (541, False)])
-def test_none_is_restarted_that_may_not_start_before_the_deadline(seconds: int, *, due: bool) -> None:
-    """It would get its image back while it is stopped, and kubelet would restart it twice. The pod has 30 s to stop."""
+@pytest.mark.parametrize("ready", [True, False])
+def test_none_is_restarted_that_may_not_start_before_the_deadline(seconds: int, *, ready: bool, due: bool) -> None:
+    """It would get its image back while it is stopped, and kubelet would restart it twice. The pod has 30 s to stop.
+
+    It fails at once, unless the one before it is the cause.
+    """
     whole = pod()
     whole["status"]["containerStatuses"][1] |= {"imageID": f"docker.io/library/log@{DIGEST}", "ready": True}
     ordered = run("app", "log", patch=True, ordered=True)
     after = patched(whole, restart(read_member(whole), ordered.request("web-0", "uid-web-0", ("app", "log")), NOW))
-    after["status"]["containerStatuses"][0] |= {"containerID": "containerd://app-2", "ready": True}
+    after["status"]["containerStatuses"][0] |= {"containerID": "containerd://app-2", "ready": ready}
     now = datetime(2026, 1, 1, 12, 1, tzinfo=UTC) + timedelta(seconds=seconds - 0.5)
-    assert bool(proceed(read_member(after), now)) is due
+    found = read_member(after)
+    assert found.patched is not None
+    asked = found.patched.at(now).request
+    assert bool(proceed(found, now)) is (ready and due)
+    assert asked.status.reason is (Reason.TOO_LATE if ready and not due else Reason.NONE)
+    assert asked.completed is (ready and not due)
+    assert asked.status.completion_time in ("", "2026-01-01T12:10:00Z")
+    late = found.patched.at(now + timedelta(minutes=10)).request
+    assert late.status.reason is (Reason.TOO_LATE if ready else Reason.DEADLINE)
 
 
 def test_a_container_whose_image_has_no_other_name_any_more_is_not_restarted() -> None:
@@ -334,6 +346,7 @@ KRUISE = Owner("apps.kruise.io/v1alpha1", "CloneSet", "web", "uid")
         ({"running": False, "terminated": True, "started_at": ""}, {}, "", None),
         ({"running": False, "waiting_reason": "ContainerCreating", "started_at": ""}, {}, "", Skip.NOT_RUNNING),
         ({}, {"owner": KRUISE}, "", Skip.OF_KRUISE),
+        ({"injected": True}, {}, "", Skip.INJECTED),
     ],
 )
 def test_what_a_patch_cannot_restart_is_skipped(
@@ -357,8 +370,11 @@ def test_a_stop_must_end_before_the_deadline() -> None:
     slow = replace(two, pod=replace(two.pod, grace_seconds=286))
     both = planned(World((slow,)), run("app", "log", patch=True))
     assert both.rows[0].skip is Skip.LONG_GRACE, "kubelet stops one after the other, and then starts both"
-    assert planned(World((slow,)), run("app", "log", patch=True, ordered=True)).create
     assert planned(World((slow,)), BY_PATCH).create, "the other one is not restarted"
+    ordered = run("app", "log", patch=True, ordered=True)
+    fits = [(grace, replace(two, pod=replace(two.pod, grace_seconds=grace))) for grace in (270, 271)]
+    in_order = {grace: planned(World((found,)), ordered).rows[0].skip for grace, found in fits}
+    assert in_order == {270: None, 271: Skip.LONG_GRACE}, "kubelet starts one before the next one stops"
 
 
 def test_a_static_pod_is_skipped() -> None:

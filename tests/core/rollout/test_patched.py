@@ -12,6 +12,7 @@ from crrd.core.api.pod import parse_pod
 from crrd.core.api.reasons import Reason
 from crrd.core.api.time import parse_time
 from crrd.core.api.types import ANNOTATION_ABORTED, RecreateState, RequestPhase, StatePhase
+from crrd.core.rollout.patch.operations import give_images_back, proceed
 from crrd.core.rollout.patched import (
     CANNOT_START,
     PatchedContainer,
@@ -20,11 +21,14 @@ from crrd.core.rollout.patched import (
     patched_requests,
     read_patched,
     read_record,
+    status_of,
 )
+from crrd.core.rollout.phases import Stage
 from crrd.core.rollout.plan import make_plan
 from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.run import LABEL_RUN
 from crrd.core.rollout.state import World, read_member
+from crrd.core.rollout.waits import WaitReason
 from tests.support.rollouts import run
 
 DIGEST = f"sha256:{'0' * 64}"
@@ -195,6 +199,51 @@ def test_it_ends_with_its_pod() -> None:
     assert (gone.request.completed, gone.request.status.reason) == (True, Reason.POD_GONE)
     done = read(containerID="containerd://two")
     assert done.without_pod() is done
+
+
+ENDED = {"phase": "Failed", "reason": "Evicted"}
+OVER = pytest.mark.parametrize(
+    ("meta", "status", "reason"),
+    [({"deletionTimestamp": CREATED}, {}, Reason.POD_DELETING), ({}, ENDED, Reason.POD_ENDED)],
+)
+
+
+@OVER
+def test_kubelet_starts_nothing_any_more(meta: dict[str, Any], status: dict[str, Any], reason: Reason) -> None:
+    """Kubelet evicts the pod, or its node shuts down, before the next start. Nobody patches it once more."""
+    waits = PatchedContainer("side", "containerd://side", 0, "", "side:1")
+    for kept in (record(ASKED, waits), replace(record(), uid="uid-of-request")):
+        whole = pod(kept)
+        whole["spec"]["containers"].append({"name": "side", "image": "side:1"})
+        whole["metadata"] |= meta
+        whole["status"] |= status
+        member = read_member(whole)
+        found = status_of(kept, member.pod)
+        assert {(each.phase, each.reason) for each in found.states} == {(StatePhase.FAILED, reason)}
+        assert (found.phase, found.completion_time) == (RequestPhase.COMPLETED, CREATED)
+        failed = {each.name: each for each in found.states}
+        assert (member.due, give_images_back(member, failed)) == ((), ())
+        assert list(member.unreplaced(())) == []
+        assert proceed(member, datetime(2026, 1, 1, 12, 1, tzinfo=UTC)) == ()
+
+
+@OVER
+def test_what_was_done_before_the_pod_ended(meta: dict[str, Any], status: dict[str, Any], reason: Reason) -> None:
+    whole = pod(containerID="containerd://two")
+    whole["metadata"] |= meta
+    whole["status"] |= status
+    found = read_patched(whole)
+    assert found is not None
+    assert found.succeeded, reason
+
+
+def test_an_evicted_pod_fails_no_run() -> None:
+    whole = pod()
+    whole["status"] |= {**ENDED, "conditions": [{"type": "DisruptionTarget", "status": "True"}]}
+    evicted = read_member(whole)
+    assert evicted.patched is not None
+    plan = make_plan(World((evicted,), (evicted.patched,)), BY_PATCH, datetime(2026, 1, 1, 12, 0, 30, tzinfo=UTC))
+    assert [(row.stage, row.wait.reason) for row in plan.rows] == [(Stage.GONE, WaitReason.EVICTED)]
 
 
 def test_the_parts_that_are_over_stay_as_they_are() -> None:

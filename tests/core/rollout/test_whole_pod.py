@@ -60,7 +60,9 @@ def test_all_containers_of_a_pod_restart_together() -> None:
     assert isinstance(kind_of(World(()), whole()), WholePod)
 
 
+RESTART_ALL = ({"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [42]}},)
 IN_THAT_SECOND = replace(container(), started_at=rfc3339(START), restart_count=1)
+DEBUGGER = container("debug", kind=ContainerKind.EPHEMERAL, restart_policy=RestartPolicy.NEVER, running=False)
 CASES: dict[str, tuple[Member, Skip | None]] = {
     "the run began in the second of the last start": (started(pod=(IN_THAT_SECOND,)), None),
     "each container has started again": (started("setup", "side", "app"), Skip.POD_RECENT),
@@ -70,10 +72,8 @@ CASES: dict[str, tuple[Member, Skip | None]] = {
         started("app", "side", pod=(SIDE, container())),
         Skip.POD_RECENT,
     ),
-    "an ephemeral container never does": (
-        started("app", pod=(container(), container("debug", kind=ContainerKind.EPHEMERAL))),
-        Skip.POD_RECENT,
-    ),
+    "an ephemeral container never does": (started("app", pod=(container(), DEBUGGER)), Skip.POD_RECENT),
+    "an ephemeral container may end": (member("web-0", container(), DEBUGGER), None),
     "another runtime": (member("web-0", SIDE, container(container_id="other://1")), Skip.OTHER_RUNTIME),
     "one crashes": (member("web-0", INIT, container(running=False, started_at="", waiting_reason="Crash")), None),
     "one has never started": (member("web-0", INIT, container(container_id="", running=False)), Skip.NOT_STARTED),
@@ -87,8 +87,24 @@ CASES: dict[str, tuple[Member, Skip | None]] = {
         Skip.POD_WOULD_END,
     ),
     "an init container ends by nature": (
-        member("web-0", replace(INIT, restart_policy=RestartPolicy.NEVER), SIDE),
+        member("web-0", replace(INIT, own_restart_policy=RestartPolicy.ON_FAILURE), SIDE),
         None,
+    ),
+    "an init container that fails ends the pod": (
+        member("web-0", replace(INIT, own_restart_policy=RestartPolicy.NEVER), SIDE),
+        Skip.POD_WOULD_END,
+    ),
+    "the pod has Never, and its containers Always": (
+        member("web-0", container(restart_policy=RestartPolicy.NEVER, own_restart_policy=RestartPolicy.ALWAYS)),
+        Skip.POD_WOULD_END,
+    ),
+    "the rules of an init container restart it once more": (
+        member("web-0", replace(INIT, container_id="", restart_rules=RESTART_ALL), SIDE),
+        Skip.RESTARTS_TWICE,
+    ),
+    "it was restarted by the rules of an init container": (
+        started("setup", "side", pod=(replace(INIT, restart_rules=RESTART_ALL), SIDE)),
+        Skip.POD_RECENT,
     ),
     "a hook needs the pod's IP": (member("web-0", container(), replace(SIDE, hook_needs_ip=True)), Skip.HOOK_NEEDS_IP),
     "one that is done may end, too": (
@@ -106,10 +122,16 @@ def test_a_pod_is_skipped_or_restarted_as_a_whole(case: str) -> None:
     assert names == (tuple(pod.pod.recreatable) if skip is None else ())
 
 
-def test_the_skip_names_the_container_that_is_its_cause() -> None:
-    pod = member("web-0", container("a"), container("b", restart_policy=RestartPolicy.NEVER))
-    (row,) = planned(World((pod,)), whole()).rows
-    assert row.wait.why.endswith("because the restartPolicy of container b is not Always")
+@pytest.mark.parametrize(
+    ("cause", "sentence"),
+    [
+        (container("b", restart_policy=RestartPolicy.NEVER), "of container b or of its pod is not Always"),
+        (replace(INIT, restart_rules=RESTART_ALL), "restartPolicyRules of container setup may restart the whole pod a"),
+    ],
+)
+def test_the_skip_names_the_container_that_is_its_cause(cause: PodContainer, sentence: str) -> None:
+    (row,) = planned(World((member("web-0", container("a"), cause),)), whole()).rows
+    assert sentence in row.wait.why
 
 
 def test_pods_of_groups_and_on_the_hosts_network_are_skipped() -> None:

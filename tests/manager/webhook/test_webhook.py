@@ -174,6 +174,16 @@ async def test_a_node_that_cannot_be_looked_up_in_time_is_unknown() -> None:
             assert [answer["allowed"] for answer in await asyncio.gather(*reviews)] == [True] * 3
 
 
+@pytest.mark.parametrize(("kubelet", "fits"), [("v1.34.9", True), ("v1.36.0", False)])
+async def test_a_request_for_a_whole_pod_is_judged_by_its_kubelet(kubelet: str, *, fits: bool) -> None:
+    """It need not name the containers, and those of runs do not."""
+    own = [{"name": "app", "restartPolicy": "OnFailure"}, {"name": "log"}]
+    pods = Pods({("shop", "web-0"): new_pod(lambda pod: pod["spec"].update(containers=own))}, kubelet=kubelet)
+    async with webhook(pods) as served:
+        answer = await served.ask("/mutate-crr", new_review(new_request(wholePod=True, containers=[])))
+        assert answer["allowed"] is fits
+
+
 def known_images(pod: JsonObject) -> None:
     """Images that have been pulled, so that they have another name."""
     spec, status = pod["spec"], pod["status"]

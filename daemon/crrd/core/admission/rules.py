@@ -11,7 +11,8 @@ from typing import Any
 
 from crrd.core.admission.reload import containers_to_reload, unfit_for_reload
 from crrd.core.api.fields import SetBy
-from crrd.core.api.pod import ContainerKind, Pod, has_gate
+from crrd.core.api.gate import has_gate
+from crrd.core.api.pod import ContainerKind, Pod
 from crrd.core.api.reasons import Reason
 from crrd.core.api.schema import FIELDS
 from crrd.core.api.types import (
@@ -298,7 +299,7 @@ def _unfit_for_image(request: Request, pod: Pod, kubelet_minor: int | None) -> D
         rule = f"strategy.{field} must be left out: kubelet stops the container for its new image"
     elif pod.static_uid:
         rule = f"containers[{index}].image must be left out: pod {shown(pod.name)} is a static pod"
-    elif known.policy(kubelet_minor) is not RestartPolicy.ALWAYS:
+    elif known.policy(kubelet_minor) is not RestartPolicy.ALWAYS and not request.whole_pod:
         policy = f"the restartPolicy of {shown(container.name)} is {known.policy(kubelet_minor)}"
         why = "if the image cannot be started, kubelet does not try again"
         rule = f"containers[{index}].image must be left out: {policy}, and {why}"

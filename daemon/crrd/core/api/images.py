@@ -1,13 +1,16 @@
 """Names of images: whether two of them mean the image that a container runs.
 
 A restart by a patch gives a container's image another name (`core.rollout.spelling`), and the pod's template keeps its
-own. Whatever compares the image of a pod with that of a template, a run or a request asks `has_image`, by
-`PodContainer.has_image`.
+own. A webhook may pin the tag of a template to a digest when it admits a pod. So there are two questions:
+
+- Does a container have the image that a run or a request gives (`has_image`)? By this name, or by one that is recorded.
+- Which of several names, those of a template among them, means its image (`PodContainer.image_among`)? One that it has,
+  or else one that it pins (`pins`).
 """
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -67,33 +70,59 @@ def _with_registry(repository: str) -> str:
 
 
 def has_image(image: str, other: str, image_id: str, names: Collection[str] = ()) -> bool:
-    """Whether a container with `image` in its spec has the image that `other` means.
+    """Whether a container with `image` in its spec has the image that `other` names.
 
-    Equal names do. Else restarts by a patch must have recorded both, or `image` must have the digest of what runs, and
-    `other` no other digest and no other tag. A tag alone is not enough, because it may have been moved. Recorded
-    names may have several digests, because a runtime may report that of an index, or that of its image for the node.
+    Equal names do. Else restarts by a patch must have recorded both, or both must have the digest of what runs, and no
+    two tags. A tag is never enough: it may have been moved, and then a run that gives it to pods with the digest from
+    before replaces their image. Recorded names may have several digests, because a runtime may report that of an
+    index, or that of its image for the node.
 
     Args:
         image: the image in the pod's spec.
-        other: the image of a template, a run or a request.
+        other: the image of a run or a request.
         image_id: the container's `imageID`, as kubelet reports it.
         names: what `recorded_names` has for the container.
     """
     if image == other:
         return True
-    own, wanted = read_image_name(image), read_image_name(other)
+    wanted = read_image_name(other)
+    known = _names_of(image, image_id, names)
+    return wanted in known[1:] or any(_has_digest(each, wanted, image_id) for each in known)
+
+
+def pins(image: str, tag: str, image_id: str, names: Collection[str] = ()) -> bool:
+    """Whether a container's image is a tag without a digest, to which somebody has added the digest of what runs.
+
+    The parameters are those of `has_image`.
+    """
+    wanted = read_image_name(tag)
+    plain = wanted.repository, wanted.tag or _DEFAULT_TAG
+    known = (each for each in _names_of(image, image_id, names) if each.is_of(image_id))
+    return not wanted.digest and plain in {(each.repository, each.tag) for each in known}
+
+
+def _names_of(image: str, image_id: str, names: Collection[str]) -> Sequence[ImageName]:
+    """Return the name of what a container runs, and then those that are recorded; none if it runs another image."""
+    own = read_image_name(image)
     if own.is_of(image_id) is False:
-        return False
-    known = {read_image_name(each) for each in (names if image in names else ())}
-    return wanted in known or any(_is_exactly(each, wanted, image_id) for each in {own, *known})
+        return ()
+    return own, *(read_image_name(each) for each in (names if image in names else ()))
 
 
-def _is_exactly(own: ImageName, wanted: ImageName, image_id: str) -> bool:
-    if own.repository != wanted.repository or not own.is_of(image_id):
+def _has_digest(own: ImageName, wanted: ImageName, image_id: str) -> bool:
+    same = own.repository == wanted.repository and own.digest == wanted.digest and own.is_of(image_id)
+    return bool(same) and (own.tag == wanted.tag or "" in (own.tag, wanted.tag))
+
+
+def is_rewritten(image: str, given: str) -> bool:
+    """Whether a webhook may have made `image` of the `given` one: of another registry, or with a digest."""
+    one, other = read_image_name(image), read_image_name(given)
+    if not one.repository.endswith(other.repository.rpartition("/")[2]):  # a mirror may write the rest otherwise
         return False
-    if not wanted.digest:
-        return own.tag == (wanted.tag or _DEFAULT_TAG)
-    return own.digest == wanted.digest and (own.tag == wanted.tag or "" in (own.tag, wanted.tag))
+    tag = other.tag or _DEFAULT_TAG
+    if one.digest == other.digest:
+        return bool(one.digest) or (one.tag or _DEFAULT_TAG) == tag
+    return not other.digest and one.tag in ("", tag)
 
 
 def recorded_names(annotation: str) -> Mapping[str, tuple[str, ...]]:
@@ -101,8 +130,10 @@ def recorded_names(annotation: str) -> Mapping[str, tuple[str, ...]]:
 
     Empty if there is no such record, or one that cannot be read.
     """
+    if not annotation:
+        return {}
     try:
-        shape = mapping(json.loads(annotation or "{}"))
+        shape = mapping(json.loads(annotation))
     except (ValueError, RecursionError):
         return {}
     if not 0 < number(shape.get("version")) <= RECORD_VERSION:

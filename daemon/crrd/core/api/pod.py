@@ -3,67 +3,24 @@
 Nothing here raises for invalid input. A field that cannot be read counts as absent.
 """
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import chain
 from typing import Any
 
-from crrd.core.api.images import ANNOTATION_PATCHED, has_image, plainest, recorded_names
-from crrd.core.api.types import ANNOTATION_REFRESH, ANNOTATION_RELOAD, READINESS_GATE
+from crrd.core.api.gate import NO_CONDITION, Readiness, has_gate, readiness_of
+from crrd.core.api.images import ANNOTATION_PATCHED, has_image, pins, plainest, recorded_names
+from crrd.core.api.types import ANNOTATION_REFRESH, ANNOTATION_RELOAD
 from crrd.kubelet.labels import ANNOTATION_CONFIG_HASH, ANNOTATION_MIRROR
 from crrd.kubelet.restart_rules import RestartPolicy, effective_policy
-from crrd.lib.jsonfields import INT32_MAX, INT32_MIN, Reader, condition, condition_is_true, items, mapping, number, text
+from crrd.lib.jsonfields import INT32_MAX, INT32_MIN, Reader, condition_is_true, items, mapping, number, text
 
+SIDECAR_SETS = "kruise.io/sidecarset"
+"""The annotations begin with this that OpenKruise's SidecarSets write on pods (pkg/control/sidecarcontrol)."""
 STATUSES = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")  # Of containers
-USER_AGENT = "ContainerRecreateRequest"  # `userAgent` of the entries that are made for requests
-
-
-@dataclass(frozen=True, slots=True)
-class Readiness:
-    """A pod's condition KruisePodReady."""
-
-    status: str = ""  # True, False or Unknown; "" if the pod has no such condition
-    message: str = ""
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """Keys (`namespace/name`) of the requests that keep the pod unready."""
-        return tuple(entry["key"] for entry in entries(self.message) if entry["userAgent"] == USER_AGENT)
-
-    def acquired_by(self, key: str) -> bool:
-        """Whether the pod is unready, and this request is among the reasons."""
-        return self.status == "False" and key in self.keys
-
-
 CONDITION_RESTARTING = "AllContainersRestarting"
 """Kubelet sets it True when a container's rule restarts the pod, and False when all containers have ended."""
-NO_CONDITION = Readiness()
-
-
-def readiness_of(pod: Mapping[str, Any]) -> Readiness:
-    """Return the condition of a pod, given as JSON."""
-    gate = condition(pod, READINESS_GATE)
-    return Readiness(text(gate.get("status")), text(gate.get("message")))
-
-
-def has_gate(pod: Mapping[str, Any]) -> bool:
-    """Whether a pod, given as JSON, has the readiness gate."""
-    gates = items(mapping(pod.get("spec")).get("readinessGates"))
-    return any(mapping(gate).get("conditionType") == READINESS_GATE for gate in gates)
-
-
-def entries(message: str) -> list[dict[str, Any]]:
-    """Return the entries in a condition's message. Anything else is left out, because nothing could remove it again."""
-    try:
-        shape = json.loads(message or "[]")
-    except (ValueError, RecursionError):
-        return []
-    return [
-        entry
-        for entry in items(shape)
-        if isinstance(entry, dict) and isinstance(entry.get("userAgent"), str) and isinstance(entry.get("key"), str)
-    ]
 
 
 class ContainerKind(StrEnum):
@@ -108,7 +65,7 @@ class PodContainer:
     kind: ContainerKind = ContainerKind.REGULAR
     restart_policy: RestartPolicy = RestartPolicy.ALWAYS
     """By its kind: the pod's for a regular container, Always for a sidecar, Never for an ephemeral container."""
-    own_restart_policy: RestartPolicy | None = None  # The container's own, for a regular container
+    own_restart_policy: RestartPolicy | None = None  # The container's own, of a regular or init container
     restart_rules: tuple[Mapping[str, Any], ...] = ()  # restartPolicyRules, as in the pod's JSON
     startup_probe: bool = False
     liveness_probe: bool = False
@@ -117,6 +74,7 @@ class PodContainer:
     image_names: tuple[str, ...] = ()  # Names of its image that restarts by a patch have recorded, the oldest first
     pulls_image: bool = False  # Whether kubelet pulls its image at every start (imagePullPolicy Always)
     hook_needs_ip: bool = False  # Whether its preStop hook is an httpGet to the pod's IP
+    injected: bool = False  # Whether a SidecarSet of OpenKruise has injected it
     reload: str = ""  # How it reloads its files: the pod's annotation (ANNOTATION_RELOAD)
     refreshed: bool = False  # Whether kubelet refreshes files of it. Known if it declares a reload, as the next one
     needs_restart: tuple[str, ...] = ()  # Configuration that a container which runs never gets, for messages
@@ -141,8 +99,12 @@ class PodContainer:
         return self.own_restart_policy is not None or bool(self.restart_rules)
 
     def has_image(self, image: str) -> bool:
-        """Whether it has the image that a template, a run or a request means, by whatever name."""
+        """Whether it has the image that a run or a request gives, by this name or a recorded one."""
         return has_image(self.image, image, self.image_id, self.image_names)
+
+    def pins(self, image: str) -> bool:
+        """Whether its image is this tag of a template, pinned to a digest."""
+        return pins(self.image, image, self.image_id, self.image_names)
 
     @property
     def plain_image(self) -> str:
@@ -151,8 +113,12 @@ class PodContainer:
         return plain if self.has_image(plain) else self.image
 
     def image_among(self, known: Iterable[str]) -> str:
-        """Return the first of these names that means its image, else `plain_image`."""
-        return next((each for each in known if self.has_image(each)), self.plain_image)
+        """Return the first of these names that it has, else the first that it pins, else `plain_image`.
+
+        So what a run has given, or a template has with its digest, is not taken for a tag beside it.
+        """
+        names = [*known]
+        return next(chain(filter(self.has_image, names), filter(self.pins, names)), self.plain_image)
 
     def policy(self, minor: int | None) -> RestartPolicy:
         """Return the restartPolicy that kubelet 1.`minor` applies (None: unknown version)."""
@@ -254,8 +220,9 @@ def parse_pod(obj: Mapping[str, Any]) -> Pod:
     annotations, labels = mapping(meta.get("annotations")), mapping(meta.get("labels"))
     recorded = recorded_names(text(annotations.get(ANNOTATION_PATCHED)))
     of_pod = _restart_policy(spec.get("restartPolicy"), RestartPolicy.ALWAYS)
+    by_sets = any(each.startswith(SIDECAR_SETS) for each in annotations)  # only then, as a pod may have many variables
     for name, entry, kind in pod_containers(spec):
-        own = entry.get("restartPolicy") if kind is ContainerKind.REGULAR else None
+        own = entry.get("restartPolicy") if kind in (ContainerKind.REGULAR, ContainerKind.INIT) else None
         plain = PodContainer(
             name,
             kind,
@@ -269,6 +236,7 @@ def parse_pod(obj: Mapping[str, Any]) -> Pod:
             recorded.get(name, ()),
             entry.get("imagePullPolicy") == "Always",
             _needs_ip(mapping(mapping(entry.get("lifecycle")).get("preStop"))),
+            by_sets and _is_injected(entry),
             text(annotations.get(f"{ANNOTATION_RELOAD}{name}")),
         )
         containers.setdefault(name, _with_status(plain, *statuses.get(name, ({}, ""))))
@@ -318,6 +286,12 @@ def pod_containers(spec: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, 
 def _needs_ip(hook: Mapping[str, Any]) -> bool:
     """Whether kubelet needs the pod's IP for a preStop hook. It takes the first of exec, httpGet and sleep."""
     return "exec" not in hook and "httpGet" in hook and not mapping(hook["httpGet"]).get("host")
+
+
+def _is_injected(entry: Mapping[str, Any]) -> bool:
+    """Whether a SidecarSet has injected a container (`SidecarEnvKey` in OpenKruise's pkg/control/sidecarcontrol)."""
+    env = map(mapping, items(entry.get("env")))
+    return any((each.get("name"), each.get("value")) == ("IS_INJECTED", "true") for each in env)
 
 
 def _restart_policy(value: object, default: RestartPolicy) -> RestartPolicy:

@@ -71,7 +71,7 @@ class Reason(ReasonTable):
         "see why: kubectl -n {namespace} logs {pod} --all-containers",
         "delete the pod instead, if a controller creates a new one: kubectl -n {namespace} delete pod {pod}")
     POD_WOULD_END = ("PodWouldEnd", _ENDS,
-        ("the pod cannot be restarted in place, because the restartPolicy of container {name} is {policy}, and kubelet "
+        ("the pod cannot be restarted in place, because the restartPolicy of {whose} is {policy}, and kubelet "
         "may end the pod"),
         "delete the pod instead, if a controller creates a new one: kubectl -n {namespace} delete pod {pod}")
     HOOK_NEEDS_IP = ("HookNeedsPodIP", _ENDS,
@@ -146,6 +146,10 @@ class Reason(ReasonTable):
     DEADLINE = ("DeadlineExceeded", _ENDS, "activeDeadlineSeconds ({deadline}) has passed{waited}",
         "fix what the container was waiting for; if it only needs more time, set a longer spec.activeDeadlineSeconds",
         _AGAIN)
+    TOO_LATE = ("DeadlineTooClose", _ENDS,
+        ("not stopped, because kubelet may need {seconds}s to start it again, and activeDeadlineSeconds ({deadline}) "
+        "ends before that"),
+        "set a longer spec.activeDeadlineSeconds", _AGAIN)
     # Waits.
     WAITING_FOR_POD = ("WaitingForPod", _WAITS, "waiting for pod {key} to appear on node {node}",
         "check that the pod is on that node: kubectl get pod -n {namespace} {pod} -o wide",

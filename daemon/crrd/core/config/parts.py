@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from crrd.core.api.time import parse_time, rfc3339
-from crrd.core.config.references import Kind, ObjectName, Reference
+from crrd.core.config.references import Kind, ObjectName, Reference, Use
 
 _ALL_VARIABLES, _ALL_FILES = "data.*", "*"
 """In `Part.keys`: all keys of `data`, or of both fields, except the next ones with a "!". No key has these signs."""
+_WHOLE = {_ALL_VARIABLES: Use.ENV_FROM, _ALL_FILES: Use.VOLUME}
 _WRITTEN = re.compile(r"(?P<kind>ConfigMap|Secret) (?P<name>\S+) \((?P<keys>\S*)\) (?P<until>\S+)(?: (?P<after>\S+))?")
 
 
@@ -25,6 +26,17 @@ class Part:
     def object_name(self) -> ObjectName:
         """The object's kind and name."""
         return self.kind, self.name
+
+    @property
+    def uses(self) -> tuple[Reference, ...]:
+        """Uses of just this part by a container, as far as they are known from it. They need nothing to exist."""
+        whole = next((use for sign, use in _WHOLE.items() if sign in (self.keys or (_ALL_FILES,))), None)
+        without = frozenset(key[1:] for key in self.keys if key.startswith("!"))
+        named = frozenset(key for key in self.keys if key not in _WHOLE and not key.startswith("!"))
+        found = [Reference(self.kind, self.name, whole, optional=True, without=without)] if whole else []
+        if named:
+            found.append(Reference(self.kind, self.name, Use.VOLUME, named, optional=True))
+        return tuple(found)
 
     @property
     def object(self) -> str:

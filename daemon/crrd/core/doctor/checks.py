@@ -20,6 +20,7 @@ from crrd.lib.jsonfields import items, mapping, text, value_at
 from crrd.lib.plain import plain
 
 HOOK = "mutate-crr.apps.kruise.io"  # The webhook of crrd's manager that requests need
+KRUISE_HOOKS = "kruise-mutating-webhook-configuration"  # OpenKruise's manager knows its own by this name
 POLICY_OF_REQUESTS, POLICY_OF_NODE = "crrd-requests", "crrd-node"
 POLICIES_OF_MANAGER = (
     *("crrd-admission", "crrd-manager", "crrd-refresh-files", "crrd-pull-pods", "crrd-update-images"),
@@ -137,14 +138,17 @@ def _own_hooks(facts: Facts) -> list[Webhook]:
     return [each for each in facts.hooks if each.name == HOOK]
 
 
-def _other_hooks(facts: Facts) -> set[str]:
-    """Return the names of other webhooks' configurations."""
-    return {each.configuration for each in facts.hooks if each.name != HOOK}
+def _kruise_hooks(facts: Facts) -> set[str]:
+    """Return the configuration of the webhooks of OpenKruise's manager, if it is there.
+
+    Other programs (Kyverno, for example) have webhooks for requests, too, which admit nothing for a node daemon.
+    """
+    return {each.configuration for each in facts.hooks} & {KRUISE_HOOKS}
 
 
 def _webhooks(facts: Facts) -> Iterator[Result]:
     """Check that the webhooks for requests exist and have a CA bundle."""
-    ours, others = _own_hooks(facts), _other_hooks(facts)
+    ours, others = _own_hooks(facts), _kruise_hooks(facts)
     if ours:
         yield from _if_any(Topic.NO_CA_BUNDLE, {each.name for each in ours if not each.trusted})
         yield from _if_any(Topic.WEBHOOK_IGNORED, {each.name for each in ours if each.ignored})
@@ -214,7 +218,7 @@ def _shown(pod: PodSeen) -> str:
 def _manager(facts: Facts) -> Iterator[Result]:
     """Check that the manager is ready and has a leader."""
     down = [_shown(each) for each in facts.managers if not each.ready]
-    if not facts.managers and _other_hooks(facts):
+    if not facts.managers and _kruise_hooks(facts):
         yield Topic.OTHER_MANAGER, {}
     elif not facts.managers:
         yield Topic.NO_MANAGER, {}
@@ -303,7 +307,7 @@ def _accounts(facts: Facts) -> Iterator[Result]:
 
 def _openkruise(facts: Facts) -> Iterator[Result]:
     """Check that OpenKruise and crrd do not do the same work."""
-    others = _other_hooks(facts)
+    others = _kruise_hooks(facts)
     yield from _if_any(Topic.TWO_ADMISSIONS, others if _own_hooks(facts) else ())
     if any(facts.kruise_daemons) and facts.daemons:
         yield Topic.TWO_DAEMONS, {"count": sum(facts.kruise_daemons)}

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from crrd.core.admission.rules import Denied, read_new, review_create
 from crrd.core.api.pod import ContainerKind, parse_pod
 from crrd.core.api.reasons import reason_of
 from crrd.core.api.time import parse_time
 from crrd.core.api.types import GROUP, LABEL_NODE_NAME, PLURAL
 from crrd.core.api.v1alpha1 import parse_request
-from crrd.kubelet.restart_rules import RestartPolicy
 from crrd.lib.jsonfields import condition_is_true, items, mapping, name_of, text, value_at
 
 Json = Mapping[str, Any]
@@ -177,9 +177,10 @@ def read_other_name(obj: Json) -> str:
 def read_target(obj: Json) -> tuple[str, str] | None:
     """Return the name of a pod and of its first container that any user could recreate. None if it has none."""
     pod = parse_pod(obj)
-    for each in pod.containers.values() if pod.phase == "Running" and not pod.deleting else ():
-        restarted = each.policy(None) is not RestartPolicy.NEVER and not each.restart_rules
-        if each.kind is ContainerKind.REGULAR and each.running and each.container_id and restarted:
+    for each in pod.containers.values():
+        asked = read_new({"spec": {"podName": pod.name, "containers": [{"name": each.name}]}})
+        admitted = not isinstance(asked, Denied) and not isinstance(review_create(asked, pod, ""), Denied)
+        if each.kind is ContainerKind.REGULAR and each.running and admitted:
             return pod.name, each.name
     return None
 

@@ -75,14 +75,14 @@ def _completed(facts: Facts, containers: tuple[Finding, ...]) -> Finding:
     """Return the finding for a completed request."""
     status = facts.request.status
     since = facts.seconds_since(parse_time(status.completion_time))
-    if all(each.phase == StatePhase.SUCCEEDED for each in containers):
+    if containers and all(each.phase == StatePhase.SUCCEEDED for each in containers):
         message = status.message or "all containers were recreated"
         return make_finding(facts, Topic.COMPLETED, since, message=message)
     reasons = [state.reason for state in status.states if state.phase is StatePhase.FAILED]
     reason = next((reason for reason in reasons if reason is not Reason.EARLIER_FAILURE), status.reason)
     where = find_server(facts) if reason is Reason.NO_ANSWER and facts.request.node_name else ()
     failed = (each for each in containers if each.phase != StatePhase.SUCCEEDED)
-    failures = "; ".join(f"{each.container}: {each.message}" for each in failed)
+    failures = "; ".join(f"{each.container}: {each.message}" for each in failed) or f"all ({status.message})"
     advice = (*where, *reason.advise(**facts.names))
     return make_finding(facts, Topic.COMPLETED_WITH_FAILURES, since, advice=advice, failures=failures)
 

@@ -8,7 +8,7 @@ are kept unchanged. `manager.readiness` reads and patches the pod.
 import json
 from typing import Any
 
-from crrd.core.api.pod import USER_AGENT, Readiness, entries
+from crrd.core.api.gate import USER_AGENT, Readiness, entries
 from crrd.core.lifecycle.steps import AcquireUnready, InitReadiness, PodAction
 
 

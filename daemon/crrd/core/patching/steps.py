@@ -20,7 +20,7 @@ from crrd.core.api.types import RecreateState, RequestPhase, StatePhase, Status
 from crrd.core.lifecycle import steps as lc
 from crrd.core.patching.view import View
 from crrd.core.recreate.actions import EmitEvent
-from crrd.core.recreate.messages import Message
+from crrd.core.recreate.messages import Message, pod_over
 from crrd.core.recreate.settle import failed_status, summary
 from crrd.core.rollout.patch.operations import give_images_back, restart_for
 from crrd.lib.jsonpatch import Operation
@@ -45,7 +45,6 @@ class Turn(StrEnum):
     BLOCKED = "waits for an earlier restart by a patch"
     BEGUN = "reports that the request is served"
     RESTARTING = "waits until kubelet has started the containers, and they are ready"
-    LATE = "waits for the deadline, because kubelet may not start a container again before it"
     KEPT = "adds the finalizer, so that a deleted request stays until kubelet has started its containers"
     UNREADY = "waits until the pod is unready, and for the grace period after that"
     PATCHED = "patches the pod"
@@ -105,8 +104,7 @@ def _invalid(view: View, turn: Turn) -> Step:
 
 
 def _pod_ends(view: View, turn: Turn) -> Step:
-    ended = Message.of(Reason.POD_ENDED, phase=view.member.pod.phase)
-    return _end(view, turn, Message.of(Reason.POD_DELETING) if view.member.pod.deleting else ended)
+    return _end(view, turn, pod_over(view.member.pod))
 
 
 def _refused(view: View, turn: Turn) -> Step:
@@ -196,14 +194,13 @@ _RULES: tuple[_Rule, ...] = (
     (lambda view: view.served and view.record is None, Turn.SERVED, _nothing),
     (lambda view: view.overdue, Turn.OVERDUE, _nothing),
     (lambda view: not view.first, Turn.QUEUED, _queue),
-    (lambda view: view.member.pod.deleting or view.member.pod.ended, Turn.POD_ENDS, _pod_ends),
+    (lambda view: pod_over(view.member.pod), Turn.POD_ENDS, _pod_ends),
     (lambda view: view.invalid, Turn.INVALID, _invalid),
     (lambda view: all(each.phase.final for each in view.states), Turn.DONE, _done),
     (lambda view: view.seen.refused, Turn.REFUSED, _refused),
     (lambda view: view.next_names and view.blocked, Turn.BLOCKED, _blocked),
     (lambda view: view.request.status.phase is not RequestPhase.RECREATING, Turn.BEGUN, _report),
     (lambda view: not view.next_names, Turn.RESTARTING, _report),
-    (lambda view: view.late, Turn.LATE, _report),
     (lambda view: not view.request.has_finalizer, Turn.KEPT, _keep),
     (lambda view: view.gate.reason in _GATES, Turn.UNREADY, _report),
     (lambda view: True, Turn.PATCHED, _patch),

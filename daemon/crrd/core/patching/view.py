@@ -5,7 +5,7 @@ done since. So no memory is needed to tell that a container was restarted.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
@@ -17,8 +17,8 @@ from crrd.core.patching.unfit import unfit_container, unfit_request
 from crrd.core.recreate.messages import LATER_STEPS, NO_MESSAGE, Message, kubelet_message, waited
 from crrd.core.recreate.settle import fail_rest
 from crrd.core.recreate.step import failed, with_message
-from crrd.core.rollout.patch.operations import most_seconds, record_of
-from crrd.core.rollout.patched import PatchedContainer, is_due, state_of
+from crrd.core.rollout.patch.operations import record_of
+from crrd.core.rollout.patched import PatchedContainer, is_due, most_seconds, state_of
 from crrd.core.rollout.state import Member
 from crrd.core.rollout.waits import Skip
 
@@ -72,7 +72,7 @@ class View:
         utc: datetime,
         first: bool = True,
         served: bool = False,
-        overdue: str = "",
+        deadline: str = "",
         left: float = math.inf,
         kubelet_minor: int | None = None,
     ) -> None:
@@ -86,13 +86,13 @@ class View:
             utc: the API server's time.
             first: whether it is the first of the requests for its pod.
             served: whether a node daemon serves the requests of the pod's node.
-            overdue: the request's deadline for messages, if it has passed; else "".
+            deadline: the request's deadline for messages.
             left: seconds until then.
             kubelet_minor: as in `unfit.review`.
         """
         self.request, self.member, self.seen, self.now, self.utc = request, member, seen, now, utc
-        self.first, self.served, self.overdue, self._minor = first, served, overdue, kubelet_minor
-        self._left = left
+        self.first, self.served, self._minor = first, served, kubelet_minor
+        self._deadline, self._left, self.overdue = deadline, left, left <= 0
         record = record_of(member)
         self.record = record if record is not None and record.uid == request.uid else None
         self.other = record if self.record is None else None  # The record of another request or run
@@ -101,14 +101,6 @@ class View:
     def over(self) -> bool:
         """Whether nothing more begins for the request."""
         return not self.request.live
-
-    @property
-    def late(self) -> bool:
-        """Whether kubelet may not have started a container by the deadline that is patched now.
-
-        It would get its image back while it is stopped, and kubelet would restart it twice.
-        """
-        return self._left < most_seconds(self.member, len(self.next_names))
 
     @cached_property
     def entries(self) -> dict[str, PatchedContainer]:
@@ -130,10 +122,7 @@ class View:
         return f"a restart by a patch for {self.other.request}" if busy else ""
 
     def _due(self, restarted: Iterable[PatchedContainer]) -> tuple[str, ...]:
-        pod = self.member.pod
-        if pod.deleting or pod.ended:
-            return ()
-        return tuple(each.name for each in restarted if is_due(each, pod.containers.get(each.name)))
+        return tuple(each.name for each in restarted if is_due(each, self.member.pod))
 
     @cached_property
     def hopeless(self) -> dict[str, RecreateState]:
@@ -142,7 +131,7 @@ class View:
         for name in self.due:
             state = _reasoned(state_of(self.entries[name], self.member.pod.containers[name]))
             if state.phase is not StatePhase.FAILED and self.overdue:
-                state = failed(state, Message.of(Reason.DEADLINE, deadline=self.overdue, waited=""))
+                state = failed(state, Message.of(Reason.DEADLINE, deadline=self._deadline, waited=""))
             if state.phase is StatePhase.FAILED:
                 found[name] = state
         return found
@@ -151,14 +140,21 @@ class View:
     def states(self) -> tuple[RecreateState, ...]:
         """What has become of each container by now. With failurePolicy Fail, the first failure ends the others.
 
-        But one that kubelet is about to start is awaited, because it may need its image back.
+        But one that kubelet is about to start is awaited, because it may need its image back. One that is next fails if
+        kubelet may not have started it by the deadline: it would get its image back, and be restarted twice.
         """
         states = tuple(self._state(each) for each in self.request.containers)
+        ignores = self.request.strategy.failure_policy is FailurePolicy.IGNORE
+        names = self._next(states)
+        while names and self._left < (seconds := most_seconds(self.member.pod, len(names))):
+            late = Message.of(Reason.TOO_LATE, seconds=seconds, deadline=self._deadline)
+            states = tuple(failed(each, late) if each.name in names else each for each in states)
+            names = self._next(states) if ignores else ()  # with orderedRecreate, the one after it
         causes = (
             each for each in states if each.phase is StatePhase.FAILED and each.reason is not Reason.EARLIER_FAILURE
         )
         cause = next(causes, None)
-        if cause is None or self.request.strategy.failure_policy is FailurePolicy.IGNORE:
+        if cause is None or ignores:
             return states
         awaited = Message.of(Reason.EARLIER_FAILURE, what="stopped waiting", name=cause.name)
         pending = Message.of(Reason.EARLIER_FAILURE, what="skipped", name=cause.name)
@@ -167,10 +163,13 @@ class View:
     @cached_property
     def next_names(self) -> tuple[str, ...]:
         """The containers that the next patch restarts: all that are left, or the next one with orderedRecreate."""
-        left = [number for number, each in enumerate(self.states) if each.phase is StatePhase.PENDING]
+        return self._next(self.states)
+
+    def _next(self, states: Sequence[RecreateState]) -> tuple[str, ...]:
+        left = [number for number, each in enumerate(states) if each.phase is StatePhase.PENDING]
         if self.request.strategy.ordered:
-            left = [number for number in left[:1] if all(each.phase.final for each in self.states[:number])]
-        return tuple(self.states[number].name for number in left)
+            left = [number for number in left[:1] if all(each.phase.final for each in states[:number])]
+        return tuple(states[number].name for number in left)
 
     @property
     def gate(self) -> Message:

@@ -16,7 +16,7 @@ from crrd.core.api.time import parse_time, rfc3339
 from crrd.core.config.kept import NodeUse, kept_nodes, ran_before
 from crrd.core.config.objects import START_MARGIN
 from crrd.core.config.parts import PartChange
-from crrd.core.policy.failures import failed_with, refuses
+from crrd.core.policy.failures import failed_with, lasting, refuses
 from crrd.core.policy.observed import Data, Look, Running, UseKey
 from crrd.core.policy.types import Policy, PolicyStatus, RunRecord, UsedObject
 
@@ -29,7 +29,7 @@ Uses = Mapping[str, NodeUse]
 def remember(look: Look) -> tuple[UsedObject, ...]:
     """Return the new records. Objects that cannot be read keep their old records. All do while there is no pod.
 
-    So does data with which a run has failed while no container of its name runs.
+    So do those of objects whose data a run has failed with (`lasting`).
     """
     found, now = look.found, look.now
     users_of = _users(found.running)
@@ -47,9 +47,7 @@ def remember(look: Look) -> tuple[UsedObject, ...]:
             known[key] = _changed(old, data, now) if data.exists and old.hash != data.hash else old
         elif data.exists:
             known[key] = _with_older(_first(look, key, data, users), data, uses)
-    names = {each.name for each in found.running}
-    away = {key for key, each in known.items() if key[0] not in names and refuses(look.policy, each)}
-    stay = users_of.keys() | found.data.keys() | away
+    stay = users_of.keys() | found.data.keys() | {each.key for each in lasting(look.policy, found.running)}
     return tuple(known[key] for key in sorted(known) if key in stay or not found.running)
 
 

@@ -144,10 +144,16 @@ def _reasons(look: Look, newer: RunRecord, concerned: list[Running]) -> list[Run
     return [each for each in look.found.running if each.pod in pods]
 
 
+def is_without(look: Look, run: RunRecord) -> bool:
+    """Whether no pod has a container that is a reason for a run."""
+    return not any(_concerns(run, each) for each in look.found.running)
+
+
 def is_repaired(look: Look, run: RunRecord) -> bool:
     """Whether all containers of a run have started since its time, and are ready for long enough.
 
-    If its changes were taken back, none of them may have one of these.
+    If its changes were taken back, none of them may have one of these. If no pod has one of them any more, those of the
+    same names, or else all others, must have started since the run began.
     After a run for an image, they have the image of the template instead, and so has what new pods are made of.
     """
     if run.image:
@@ -155,7 +161,8 @@ def is_repaired(look: Look, run: RunRecord) -> bool:
         lacking = any(each.container in run.containers for each in look.changes)
         follows = bool(ready) and all(ready) and look.follows and not lacking
         return follows and not run.halted  # its pods are ready, and yet the judgement of them was no
-    if any(look.status.is_bad(each) and brings(run, each) for each in look.status.config):
+    without = is_without(look, run)
+    if not without and any(look.status.is_bad(each) and brings(run, each) for each in look.status.config):
         return False
     taken_back = is_taken_back(look, run)
     if run.halted and stops(look.policy, run) and not (taken_back or is_corrected(look.status, run)):
@@ -163,9 +170,12 @@ def is_repaired(look: Look, run: RunRecord) -> bool:
     concerned = [each.barred for each in look.found.running if _concerns(run, each)]
     if concerned and None not in concerned:
         return False  # maybe only while the versions of kubelet are unknown
-    if not (concerned or taken_back or any(each.name in run.containers for each in look.found.running)):
-        return False  # they may be away for a moment
     since, available = parse_time(run.since) or look.now, look.now - timedelta(seconds=look.min_ready)
+    if not taken_back and without:
+        left = [each for each in look.found.running if each.name in run.containers]  # they need it no more
+        began, running = parse_time(run.started) or look.now, left or look.found.running
+        # Beside older ones, those that need it may be away for a moment.
+        return bool(running) and all(each.ready and began < each.started <= available for each in running)
     pods = only(look.policy, run)
     for each in look.restartable:
         if pods and each.pod not in pods:
@@ -188,8 +198,11 @@ def _misfit(policy: Policy, active: RunRecord) -> str:
         return "containers must not reload any more (triggers.configChange.action)"
     if active.generation == policy.generation:
         return ""
-    if TRIGGERS[active.trigger] not in triggers_of(policy):
+    trigger = TRIGGERS[active.trigger]
+    if trigger not in triggers_of(policy):
         return f"the policy no longer has the trigger {active.trigger}"
     if policy.containers and not {*active.containers} <= {*policy.containers}:
         return "the policy no longer has all of its containers"
-    return "" if active.name == name_of(policy, active) else "the policy has another target"
+    if active.name != name_of(policy, active):
+        return "the policy has another target"
+    return trigger.misfit(policy, active)

@@ -16,6 +16,16 @@ from cronsim import CronSim
 
 from crrd.lib.jsonfields import decimal
 
+CRON_NAMES = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
+"""The names that CronJobs know, and what they stand for."""
 _WEEKDAY = 4  # The index of its field
 _DAY = re.compile(r"[0-6]|sun|mon|tue|wed|thu|fri|sat", re.ASCII | re.IGNORECASE)
 

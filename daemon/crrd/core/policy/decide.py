@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 from crrd.core.api.time import format_duration, parse_time, rfc3339
 from crrd.core.policy.conditions import make_conditions
-from crrd.core.policy.config import is_taken_back
-from crrd.core.policy.course import begun, ended, given_way, is_repaired, next_run
+from crrd.core.policy.config import is_taken_back, remember
+from crrd.core.policy.course import begun, ended, given_way, is_repaired, is_without, next_run
 from crrd.core.policy.failures import stopped_by, stops
 from crrd.core.policy.observed import Look, Observed, Stopped, UseKey
-from crrd.core.policy.order import NO_CLAIMS, Claims, circle, claims_of, wait_for_others
+from crrd.core.policy.order import BLIND, NO_CLAIMS, Claims, circle, claims_of, wait_for_others
 from crrd.core.policy.outcome import Outcome
 from crrd.core.policy.problems import Problem, problems
 from crrd.core.policy.reasons import PolicyReason
@@ -27,8 +27,8 @@ FAILED_RETRY = timedelta(seconds=15)
 """Until a failed run, or a wait for another policy, is looked at again. Not all causes for its end are watched."""
 BLOCKED_SECONDS = 1800
 """A run without progress for this time, and `minReady`, makes its policy unready."""
-_AFTER_NO = "the configuration, the template or the policy changes"
-"""Until when no run starts after one that was halted."""
+_AFTER_NO = "the configuration{template} or the policy changes"
+"""Until when no run starts after one that was halted. Pods of another template can have the same bad data."""
 UNSETTLED = timedelta(minutes=10)
 """A change that never settles makes its policy unready after this time, and after ten times `settle`."""
 
@@ -81,7 +81,7 @@ def decide(policy: Policy, found: Observed, now: datetime) -> Decision:
     else:
         wanted = find_wanted(look)
         step = _next_step(look, known, wanted)
-    claims = NO_CLAIMS
+    claims = NO_CLAIMS if found.stopped is None or found.stopped.reason is PolicyReason.TARGET else BLIND
     if not obstacle:
         data = actions(look, recorded)
         claims = claims_of(look, wanted, step.run, waits=step.reason is PolicyReason.AFTER)
@@ -94,17 +94,24 @@ def decide(policy: Policy, found: Observed, now: datetime) -> Decision:
 
 def _obstacle(policy: Policy, found: Observed) -> Stopped | None:
     """Return why the policy does nothing, and notes nothing of what was observed; None if it works."""
+    if policy.deleting:
+        return Stopped(PolicyReason.SUSPENDED, "the policy is being deleted")
     if policy.error:
         return Stopped(PolicyReason.INVALID, policy.error)
-    return Stopped(PolicyReason.SUSPENDED, "") if policy.suspended else found.stopped
+    return Stopped(PolicyReason.SUSPENDED, "spec.suspend is true") if policy.suspended else found.stopped
 
 
 def _stopped(look: Look) -> PolicyStatus:
-    """Return the status of a policy with an obstacle: the times of its schedule count from when it was seen first."""
+    """Return the status of a policy with an obstacle: the times of its schedule count from when it was seen first.
+
+    Without a target, data with which a run has failed is observed.
+    """
     policy = look.policy
     if policy.suspended:
         return forget_schedule(policy)
-    return policy.status if policy.error else note_schedule(look)
+    if policy.is_off:
+        return policy.status
+    return replace(note_schedule(look), config=remember(look) if look.found.data else policy.status.config)
 
 
 def _remembered(look: Look) -> PolicyStatus:
@@ -118,6 +125,8 @@ def _remembered(look: Look) -> PolicyStatus:
         what = "the pods have the images of the template" if run.image else f"all containers of the run {how}"
         if not run.image and is_taken_back(look, run):
             what = "its changes were taken back, and all containers have the data from before"
+        elif is_without(look, run):
+            what = "all of them were replaced by others that do not need the run"
         message = f"{run.message}; after that, {what} and are ready"
         return ended(look.policy, run, Outcome(End.DONE), message=message, now=look.now)
     for failed in look.status.failed:
@@ -176,7 +185,9 @@ def _next_step(look: Look, known: Sequence[Problem], wanted: Wanted) -> _Step:
 
 def _failed(look: Look, status: PolicyStatus, last: RunRecord, wanted: Wanted) -> _Step:
     resume = f"`kubectl recreate resume {last.name} --retry-failed -n {look.policy.namespace}`"
-    until = _AFTER_NO if last.halted else TRIGGERS[last.trigger].resumed_by.format(resume=resume)
+    until = TRIGGERS[last.trigger].resumed_by.format(resume=resume)
+    if last.halted:
+        until = _AFTER_NO.format(template=", the template" if last.image else "")
     if last.undoes:
         command = f"kubectl recreate undo {last.undoes} -n {look.policy.namespace}"
         until = f"the template, the policy or the configuration changes; to give the image back by hand: {command}"

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from crrd.core.api.time import parse_time
+from crrd.core.policy.observed import Running
 from crrd.core.policy.types import Policy, PolicyStatus, RunRecord, UsedObject
 
 
@@ -41,6 +42,19 @@ def _brought(run: RunRecord, record: UsedObject) -> bool:
         return own == record.hash
     of_object = (change.until for change, _ in known if change.part.object_name == record.part.object_name)
     return any((parse_time(record.since) or until) <= until for until in of_object)
+
+
+def lasting(policy: Policy, running: Collection[Running]) -> list[UsedObject]:
+    """Return the records that are kept and looked up also if no container uses their parts any more.
+
+    They are of objects whose data a failed run has brought: only the objects themselves show that this is corrected.
+    After an edit of the policy they last only while there is no pod.
+    """
+    runs = [run for run in _failed(policy.status) if stops(policy, run) or not running]
+    objects = {change.part.object_name for run in runs for change in run.changes}
+    config = policy.config
+    counted = (each for each in policy.status.config if config is not None and config.counts(each.part))
+    return [each for each in counted if each.part.object_name in objects]
 
 
 def is_corrected(status: PolicyStatus, run: RunRecord) -> bool:

@@ -308,7 +308,7 @@ def observe(policy: Policy, pods: Iterable[TargetPod], kubelets: Mapping[str, st
 
 def _barred_pod(member: Member, minor: int | None) -> tuple[Skip | None, str]:
     """Return why a whole pod cannot be restarted in place, whatever happens, and its container."""
-    found = ((never_in_place(member, each, minor), each.name) for each in member.pod.recreatable.values())
+    found = ((never_in_place(member, each, minor), each.name) for each in member.pod.containers.values())
     return next((each for each in found if each[0] is not None), (None, ""))
 
 

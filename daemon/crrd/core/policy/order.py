@@ -27,9 +27,10 @@ class Claims:
     """Changes that are due or settle, data with which a run has failed, and data without which none can start."""
     runs: frozenset[ObjectName] = frozenset()  # Those of its run
     waits: bool = False  # Whether it waits for another policy
+    blind: bool = False  # Whether the manager may not read what it uses, or may not patch its pods
 
 
-NO_CLAIMS = Claims()
+NO_CLAIMS, BLIND = Claims(), Claims(blind=True)
 _STEP_OVER = (PartState.ASKING, PartState.PAUSING, PartState.OVER)
 
 
@@ -53,11 +54,16 @@ def refused_by(policy: Policy, tries: RunRecord | None = None) -> frozenset[Obje
     first step of that is done.
     """
     status, failed = policy.status, list[UsedObject]()
-    for each in status.config:
+    for each in _counted(policy):
         tried = tries is not None and brings(tries, each)
         if status.is_bad(each) or (failed_with(status, each) is not None and not tried):
             failed.append(each)
     return frozenset(each.part.object_name for each in failed)
+
+
+def _counted(policy: Policy) -> list[UsedObject]:
+    """Return the records of objects whose changes count."""
+    return [each for each in policy.status.config if policy.config is not None and policy.config.counts(each.part)]
 
 
 def peer_of(policy: Policy, claims: Claims | None, seen: Mapping[ObjectName, bool], *, past_first_step: bool) -> Peer:
@@ -66,23 +72,25 @@ def peer_of(policy: Policy, claims: Claims | None, seen: Mapping[ObjectName, boo
     `claims` are those of its last decision, None before the first one of this process. `seen` are the objects that it
     was about, and whether they are still the same. `past_first_step` is about the run in progress.
     """
-    run, uses, failed = policy.status.run, frozenset(seen), stopped_by(policy)
+    run, failed, looked_at = policy.status.run, stopped_by(policy), frozenset(seen)
+    known = frozenset(each.part.object_name for each in _counted(policy))
+    uses = known if claims is None or claims.blind else looked_at
     if claims is None:  # an earlier leader may have begun the run
-        uses = frozenset(each.part.object_name for each in policy.status.config)
+        looked_at = known
         claims = Claims(runs=_objects(run) if run is not None and not run.finished else frozenset())
     same = frozenset(each for each, is_same in seen.items() if is_same)
     bad = {each.part.object_name for each in policy.status.bad}
     return Peer(
         policy.name,
         policy.after,
-        active=policy.config is not None and not (policy.suspended or policy.error),
+        active=policy.config is not None and not policy.is_off,
         uses=uses,
         seen=same,
         wants=claims.wants,
         runs=claims.runs,
         past_first_step=past_first_step,
         failed=failed.name if failed is not None else "",
-        refused=refused_by(policy, run if past_first_step else None) | (bad & uses - same),
+        refused=refused_by(policy, run if past_first_step else None) | (bad & looked_at - same),
     )
 
 

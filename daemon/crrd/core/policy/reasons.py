@@ -19,7 +19,7 @@ class PolicyReason(ReasonTable):
     # fmt: off
     # What stops a policy
     INVALID = "InvalidSpec", False, "{what}"
-    SUSPENDED = "Suspended", False, "spec.suspend is true"
+    SUSPENDED = "Suspended", False, "{what}"
     TARGET = "TargetNotFound", False, "{what}"
     UNREADABLE = "ConfigNotReadable", False, "{what}"
     UNPATCHABLE = "PodsNotPatchable", False, "{what}"

@@ -22,13 +22,13 @@ def make_record(
     """Return the record of a run that could start now. Containers that started after `since` are not recreated."""
     policy, at, started = look.policy, rfc3339(since), rfc3339(look.now)
     changes = () if change is None else change.changes
-    back = change is not None and goes_back(look.status, changes)
+    back = change is not None and goes_back(look, changes)
     why = trigger if change is None else _why(change, back=back)
-    objects, message = tuple(dict.fromkeys(map(str, changes))), f"policy {policy.name}: {why}"
+    by_text, message = {str(each): each for each in changes}, f"policy {policy.name}: {why}"
     pods, reload = change is not None and change.pods, change is not None and change.reload
-    parts = trigger, containers, at, started, policy.generation, message, objects
+    parts = trigger, containers, at, started, policy.generation, message, tuple(by_text)
     brought = {each.part: each.hash for each in look.status.config if each.container in containers}
-    hashes = tuple(brought.get(each.part, "") for each in changes)
+    hashes = tuple(brought.get(each.part, "") for each in by_text.values())
     run = RunRecord("", *parts, pods=pods, back=back, reload=reload, hashes=hashes)
     concerned = {each.pod for each in look.found.running if each.name in containers}
     steps = () if back else sizes(policy.budget.steps, len(concerned))

@@ -182,7 +182,7 @@ class _Used:
             is_kept=revision.kept == now.whole,
             stored=kept,
             pending=any(each.hash != each.done or bool(each.left) for each in self.records),
-            ready=all(each.ready for each in users),
+            ready=bool(users) and all(each.ready for each in users),
         )
 
     def brought(self, run: RunRecord) -> Iterator[UsedObject]:
@@ -194,15 +194,21 @@ class _Used:
         return Kind.CONFIG_MAP, self.name
 
 
-def _used_names(look: Look) -> set[str]:
-    """Return the names of the ConfigMaps that containers use, also of those that do not exist at the moment."""
-    return {part.name for _, part in look.found.data if part.kind is Kind.CONFIG_MAP}
+def _used_data(look: Look) -> list[tuple[Part, Data]]:
+    """Return the data that containers use. The manager reads more: data with which a run has failed (`lasting`)."""
+    keys = {key for each in look.found.running for key in each.keys} & look.found.data.keys()
+    return [(key[1], look.found.data[key]) for key in sorted(keys)]
+
+
+def _used_names(look: Look, kind: str = Kind.CONFIG_MAP) -> set[str]:
+    """Return the names of the objects that containers use, also of those that do not exist at the moment."""
+    return {part.name for part, _ in _used_data(look) if part.kind is kind}
 
 
 def config_maps(look: Look) -> list[_Used]:
     """Return what is known of each ConfigMap that containers use and that exists."""
     data: dict[str, list[Data]] = {}
-    for (_, part), each in look.found.data.items():
+    for part, each in _used_data(look):
         if part.kind is Kind.CONFIG_MAP and each.uid:
             data.setdefault(part.name, []).append(each)
     records: dict[str, list[UsedObject]] = {}
@@ -228,10 +234,11 @@ def note(look: Look) -> PolicyStatus:
             if state_of(facts) is State.GOOD and (stored := _find(found.stored or (), each.name, revision.hash)):
                 revision = replace(revision, kept=revision.hash, revision=stored.name)
             known[each.name] = revision
-    back = {name for name, each in known.items() if each.hash == each.kept}
+    revisions = tuple(known[name] for name in sorted(known) if name in used or not found.running)
+    status = replace(status, revisions=revisions)
+    back = _kept_again(look.with_status(status))
     return replace(
         status,
-        revisions=tuple(known[name] for name in sorted(known) if name in used or not found.running),
         bad=tuple(
             replace(each, restored=each.restored or each.name in back or (each.name, each.version) in found.written)
             for each in status.bad
@@ -263,10 +270,16 @@ def condemn(look: Look, failed: RunRecord) -> PolicyStatus:
     return replace(look.status, bad=(*look.status.bad, *new.values())[-MOST_BAD:])
 
 
-def goes_back(status: PolicyStatus, changes: Iterable[PartChange]) -> bool:
-    """Whether these changes bring nothing but kept data that was written back."""
-    back = {each.name for each in status.revisions if each.hash == each.kept}
-    restored = {(each.kind, each.name) for each in status.bad if each.restored and each.name in back}
+def _kept_again(look: Look) -> set[str]:
+    """Return the names of the ConfigMaps whose present data is the kept data."""
+    facts = {each.name: each.facts(None) for each in config_maps(look)}
+    return {name for name, each in facts.items() if each.known and each.is_kept}
+
+
+def goes_back(look: Look, changes: Iterable[PartChange]) -> bool:
+    """Whether these changes bring nothing but kept data that was written back. The records are up to date."""
+    back = _kept_again(look)
+    restored = {(each.kind, each.name) for each in look.status.bad if each.restored and each.name in back}
     return all(each.part.object_name in restored for each in changes)
 
 
@@ -315,7 +328,10 @@ def revision_name(policy: Policy, name: str, whole: str) -> str:
 def gaps(look: Look) -> Sequence[str]:
     """Return which of the used objects could not be restored now, and why."""
     policy, found, whys, failed = look.policy, look.found, list[str](), stopped_by(look.policy)
-    for each in config_maps(look):
+    there = config_maps(look)
+    for name in sorted(_used_names(look).difference(each.name for each in there)):
+        whys.append(f"ConfigMap {name}: it does not exist, and neither its creation nor its deletion is taken back")
+    for each in there:
         state = state_of(each.facts(None))
         if why := found.refused.get(each.name) or each.why_not:
             whys.append(f"ConfigMap {each.name}: {why}")
@@ -326,7 +342,7 @@ def gaps(look: Look) -> Sequence[str]:
         elif failed is not None and any(each.brought(failed)) and each.revision.tried != each.data[0].whole:
             what = f"other keys have changed since run {failed.name} began, and would be lost"
             whys.append(f"ConfigMap {each.name}: {what}: correct the data")
-    secrets = sorted({part.name for _, part in found.data if part.kind is Kind.SECRET})
+    secrets = sorted(_used_names(look, Kind.SECRET))
     if policy.config is not None and secrets:
         whys.append(f"Secret {', '.join(secrets)}: Secrets are not kept")
     return whys

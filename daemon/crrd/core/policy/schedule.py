@@ -8,8 +8,9 @@ from cronsim import CronSimError
 
 from crrd.core.api.fields import Section
 from crrd.core.api.time import format_duration, parse_time, rfc3339
+from crrd.core.policy.cron import CRON_NAMES
 from crrd.core.policy.observed import Look
-from crrd.core.policy.types import CRON_NAMES, Policy, PolicyStatus, Schedule, Window
+from crrd.core.policy.types import Policy, PolicyStatus, Schedule, Window
 from crrd.lib.jsonfields import shown
 
 MOST_WINDOWS = 100

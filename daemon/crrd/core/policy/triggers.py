@@ -67,6 +67,8 @@ class Trigger:
     wants: Callable[[Look], Wanted]
     goes_first: bool = False  # Whether its runs bring something new: it is asked even if a row above wants a run
     role: str = READ_ROLE  # The ClusterRole that it needs in the policy's namespace
+    misfit: Callable[[Policy, RunRecord], str] = lambda *_: ""
+    """Why a run of it does not fit the policy after an edit that leaves the trigger; "" if it fits."""
     works: Callable[[Look], bool] = lambda _: True  # Whether it can concern any of the containers that are there
     put_off: Callable[[Look], Iterable[Place]] = lambda _: ()  # The pods to restart now, on nodes that cannot do it
     noted: Callable[[Look], PolicyStatus] = lambda look: look.status  # What each look records, also without the trigger
@@ -205,6 +207,15 @@ def _changed(look: Look) -> Wanted:
     return Wanted(tuple(runs), tuple(each.limit for each in settling[:1]), tuple(settling), again)
 
 
+def _not_for_change(policy: Policy, run: RunRecord) -> str:
+    config = policy.config
+    if config is None or not all(config.counts(each.part) for each in run.changes):
+        return "not all of its objects count any more (triggers.configChange)"
+    if run.pods and not config.allow_pod_restart:
+        return "whole pods must not be restarted any more (triggers.configChange.allowPodRestart)"
+    return ""
+
+
 def _begin_change(policy: Policy, run: RunRecord) -> PolicyStatus:
     status = tried(policy, run)
     return unsure(policy.with_status(status), run) if run.reload else status
@@ -251,6 +262,11 @@ def _too_old(look: Look, running: Iterable[Running]) -> list[Running]:
     return sorted(old, key=lambda each: (each.started, each.name))
 
 
+def _not_for_age(policy: Policy, run: RunRecord) -> str:
+    started, age = parse_time(run.started), timedelta(seconds=policy.max_age or 0)
+    return "maxAge is longer now" if started is not None and run.since > rfc3339(started - age) else ""
+
+
 def _aged(look: Look) -> Wanted:
     """Return a run for the containers that are too old, except those that the last such run has just left."""
     age, now = timedelta(seconds=look.policy.max_age or 0), look.now
@@ -275,14 +291,14 @@ TEMPLATE_IMAGE = Trigger(
     "back to false")  # there may be no request that `resume` could find
 CONFIG_CHANGE = Trigger(
     name="configChange", attribute="config", read=_read_change, wants=_changed, goes_first=True,
-    works=lambda look: any(each.uses for each in look.found.running), put_off=_changed_but_down,
+    misfit=_not_for_change, works=lambda look: any(each.uses for each in look.found.running), put_off=_changed_but_down,
     noted=_note_config, begun=_begin_change, complete=covered, ended=keep_pods, retried="pods lack the new data")
 SCHEDULE = Trigger(
     name="schedule", attribute="schedule", read=_read_schedule, wants=_scheduled, noted=note_schedule,
     begun=lambda policy, run: replace(policy.status, scheduled=run.since, skipped=""), replaced=_schedule_again)
 MAX_AGE = Trigger(
     name="maxAge", attribute="max_age", read=lambda triggers: triggers.optional_integer("maxAge"), wants=_aged,
-    put_off=lambda look: ((each.pod, each.node) for each in _too_old(look, look.unserved)),
+    misfit=_not_for_age, put_off=lambda look: ((each.pod, each.node) for each in _too_old(look, look.unserved)),
     noted=forget_old, ended=keep_last, retried="containers are older than maxAge")
 # fmt: on
 TRIGGERS = {each.name: each for each in (TEMPLATE_IMAGE, CONFIG_CHANGE, SCHEDULE, MAX_AGE)}

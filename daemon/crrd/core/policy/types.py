@@ -12,7 +12,7 @@ from crrd.core.config.parts import Part, PartChange, read_change
 from crrd.core.config.references import Kind, Reference
 from crrd.core.config.uses import Unreached
 from crrd.core.judge.metrics import Metric
-from crrd.core.policy.cron import last_time, next_time, spelled
+from crrd.core.policy.cron import CRON_NAMES, last_time, next_time, spelled
 from crrd.core.rollout.run import Amount
 from crrd.lib.jsonfields import decimal
 
@@ -20,16 +20,6 @@ KIND = "ContainerRecreatePolicy"
 API_VERSION = f"{POLICY_GROUP}/v1alpha1"
 ANNOTATION_CONTINUE = "crrd.dev/continue"
 """On a policy, `RUN/NUMBER`: the run may continue after its first NUMBER steps."""
-CRON_NAMES = {
-    "@hourly": "0 * * * *",
-    "@daily": "0 0 * * *",
-    "@midnight": "0 0 * * *",
-    "@weekly": "0 0 * * 0",
-    "@monthly": "0 0 1 * *",
-    "@yearly": "0 0 1 1 *",
-    "@annually": "0 0 1 1 *",
-}
-"""The names that CronJobs know, and what they stand for."""
 
 
 class ConfigAction(StrEnum):
@@ -66,7 +56,7 @@ class ConfigChange:
     allow_pod_restart: bool = False  # Whether whole pods are restarted for changes that init containers use
     action: ConfigAction = ConfigAction.RESTART
 
-    def counts(self, used: Reference | Unreached) -> bool:
+    def counts(self, used: Reference | Unreached | Part) -> bool:
         """Whether a change of this object counts."""
         return (self.secrets or used.kind != Kind.SECRET) and used.name not in self.ignore
 
@@ -310,6 +300,7 @@ class Policy:
     on_failure: OnFailure = OnFailure.HALT
     after: tuple[str, ...] = ()  # Names of policies of the namespace whose runs for the same object come first
     suspended: bool = False
+    deleting: bool = False  # A finalizer may keep it for long
     allowed: str = ""  # The step after which a run may continue, as in ANNOTATION_CONTINUE
     status: PolicyStatus = PolicyStatus()
     conditions: tuple[Mapping[str, Any], ...] = field(default=(), compare=False)  # As in the status
@@ -328,6 +319,11 @@ class Policy:
         """Return how many steps of a run its owner has allowed to end."""
         name, _, number = self.allowed.rpartition("/")
         return (decimal(number) or 0) if name == run else 0
+
+    @property
+    def is_off(self) -> bool:
+        """Whether it does nothing, whatever there is to do."""
+        return self.suspended or self.deleting or bool(self.error)
 
     @property
     def undoes(self) -> bool:

@@ -99,6 +99,7 @@ def read_policy(obj: Mapping[str, Any], pull_resources: str = "", *, patch: bool
         on_failure=spec.choice("onFailure", OnFailure),
         after=tuple(dict.fromkeys(spec.texts("after"))),
         suspended=spec.flag("suspend"),
+        deleting=bool(meta.get("deletionTimestamp")),
         allowed=text(mapping(meta.get("annotations")).get(ANNOTATION_CONTINUE)),
         status=_status(status),
         conditions=tuple(map(mapping, items(status.get("conditions")))),

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from crrd.core.api.pod import PodContainer
+from crrd.core.api.pod import PodContainer, PodMeta
 from crrd.core.api.reasons import Reason
 from crrd.core.recreate.observation import Ending, Instance
 from crrd.kubelet.waiting import ORDINARY
@@ -32,6 +32,13 @@ class Message:
 
 
 NO_MESSAGE = Message()
+
+
+def pod_over(pod: PodMeta) -> Message:
+    """Return why kubelet starts nothing in a pod any more, because it is being deleted or has ended."""
+    if pod.deleting:
+        return Message.of(Reason.POD_DELETING)
+    return Message.of(Reason.POD_ENDED, phase=pod.phase) if pod.ended else NO_MESSAGE
 
 
 def waited(since: float, now: float, steps: Sequence[int] = STEPS) -> tuple[int, float | None]:

@@ -18,22 +18,29 @@ RUNTIMES = frozenset({"containerd", "cri-o", "crrd-local"})  # Where it was trie
 
 
 def unfit(pod: Pod, kubelet_minor: int | None, of: Iterable[PodContainer] | None = None) -> Message:
-    """Return why a pod must not be restarted in place: it would end, or a hook would be left out. Also for admission.
+    """Return why a pod must not be restarted in place: it would end, or a hook would be left out.
 
-    `of`: the containers that are looked at, by default all.
+    Admission, runs and the node ask here. `of`: the containers that are looked at, by default all.
 
-    A rule that restarts all containers does so in addition, for the exit code of a container that kubelet stops. A
-    container that exits with code 0 on its SIGTERM counts as completed, if its restartPolicy is not Always. Kubelet
-    takes the pod's IP for an httpGet hook from the newest sandbox, which has none then. If kubelet is killed between
-    the stops of both sandboxes, it keeps the second one, which is on the host's network, for a pod that is on it, too.
+    Kubelet makes no second sandbox for a pod with restartPolicy Never, whatever its containers say. If an init
+    container with Never fails, the pod ends (`computePodActions`, `computeInitContainerActions`). A container that
+    exits with code 0 on its SIGTERM counts as completed, if its restartPolicy is not Always. A rule that restarts all
+    containers does so in addition, for the exit code of a container that kubelet stops. Kubelet takes the pod's IP for
+    an httpGet hook from the newest sandbox, which has none then. If kubelet is killed between the stops of both
+    sandboxes, it keeps the second one, which is on the host's network, for a pod that is on it, too.
     """
     if pod.host_network:
         return Message.of(Reason.HOST_NETWORK)
     for each in pod.containers.values() if of is None else of:
+        if each.kind is ContainerKind.EPHEMERAL:
+            continue
         if restart_all_code(each.restart_rules, kubelet_minor) is not None:
             return Message.of(Reason.RESTARTS_TWICE, name=each.name)
-        if each.kind is ContainerKind.REGULAR and (policy := each.policy(kubelet_minor)) is not RestartPolicy.ALWAYS:
-            return Message.of(Reason.POD_WOULD_END, name=each.name, policy=policy)
+        policy, whose = each.policy(kubelet_minor), f"container {each.name}"
+        if each.restart_policy is RestartPolicy.NEVER:
+            policy, whose = RestartPolicy.NEVER, "the pod"
+        if policy is RestartPolicy.NEVER or (each.kind is ContainerKind.REGULAR and policy is not RestartPolicy.ALWAYS):
+            return Message.of(Reason.POD_WOULD_END, whose=whose, policy=policy)
         if each.kind.recreatable and each.hook_needs_ip:
             return Message.of(Reason.HOOK_NEEDS_IP, name=each.name)
     return NO_MESSAGE

@@ -169,30 +169,43 @@ def _restarts(asked: RunRequest, member: Member, requests: Sequence[RunRequest])
 
     A request for an image, or for the whole pod, restarts them long after admission has recorded their restart counts.
     If they have crashed in between, the counts are higher, so they count only once a later instance has ended. How many
-    of the restarts were earlier is not known then. `requests` are all for the pod.
+    of the restarts were earlier is not known then. `requests` are all for the pod. Those for other containers have not
+    restarted this one. Nor have those that failed before they stopped it, where a request says that.
     """
-    count, completed, replaces = 0, _completed(asked, requests), _replaces(asked)
-    if replaces and any(not each.request.completed and each.request.uid != asked.request.uid for each in requests):
-        return 0  # a restart by that one looks the same
+    count, replaces = 0, _replaces(asked)
     for each in asked.request.containers:
         container = member.pod.containers.get(each.name)
         if container is None or each.context is None:
             continue
-        if replaces and not _has_ended_since(completed, container, each.image):
+        others = [one for one in requests if one.request.uid != asked.request.uid and _may_restart(one, each.name)]
+        if replaces and any(not one.request.completed for one in others):
+            continue  # a restart by that one looks the same
+        if replaces and not _has_ended_since(_completed(asked, others), container, each.image):
             continue
         own = not asked.keeps(each.name)
         count += max(0, container.restart_count - each.context.restart_count - own)
     return count
 
 
-def _completed(asked: RunRequest, requests: Iterable[RunRequest]) -> datetime | None:
-    """Return when the pod was last restarted by a request, at the latest: by this one, or by one of another run.
+def _may_restart(asked: RunRequest, name: str) -> bool:
+    """Whether a request restarts a container, or has done so.
+
+    What kubelet stops, for an image or a whole pod, is not recorded. So such a request counts, also if it has failed.
+    """
+    request = asked.request
+    is_meant = request.whole_pod or any(each.name == name for each in request.containers)
+    state = request.status.state(name)
+    return is_meant and (state.phase is not StatePhase.FAILED or state.started or _replaces(asked))
+
+
+def _completed(asked: RunRequest, others: Iterable[RunRequest]) -> datetime | None:
+    """Return when a container was last restarted by a request, at the latest: by this one, or by one of the others.
 
     None if this request has not succeeded.
     """
     if not asked.succeeded:
         return None
-    times = (parse_time(each.request.status.completion_time) for each in (asked, *requests))
+    times = (parse_time(each.request.status.completion_time) for each in (asked, *others))
     return max((at for at in times if at is not None), default=None)
 
 
@@ -216,7 +229,7 @@ def _restarts_after(own: RunRequest, requests: Iterable[RunRequest]) -> int:
         (each.name, each.context.restart_count)
         for other in requests
         for each in other.request.containers
-        if each.context is not None and other.request.status.state(each.name).phase is not StatePhase.FAILED
+        if each.context is not None and _may_restart(other, each.name)
     }
     return sum(1 for name, count in asked if name in counts and count > counts[name])
 

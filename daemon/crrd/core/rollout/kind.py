@@ -11,7 +11,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import ClassVar
 
-from crrd.core.api.pod import PodContainer
+from crrd.core.api.pod import ContainerKind, PodContainer
 from crrd.core.api.time import parse_time
 from crrd.core.rollout.phases import End, RunPhase
 from crrd.core.rollout.requests import GivenImage, RunRequest
@@ -75,6 +75,8 @@ class Kind(ABC):
 
     takes_new_pods: ClassVar[bool] = False  # Whether pods that were created after the run's start belong to it
     needs_daemon: ClassVar[bool] = True  # Whether a node daemon carries out its requests
+    beside: ClassVar[Collection[ContainerKind]] = ()
+    """Kinds of containers that restart with the others, so that `skip` is asked about them, too."""
     leaves_objects: ClassVar[bool] = False  # Whether something must be cleaned up after the end
     rescues: bool = False  # Whether the run is for broken pods, so that those that are unready start out of order
     needs_workload: bool = False  # Whether it is not done without its workload, which has to follow the pods

@@ -24,14 +24,19 @@ from crrd.core.api.types import (
     RequestPhase,
     StatePhase,
     Status,
+    Strategy,
 )
 from crrd.core.api.v1alpha1 import read_reason, status_to_json
+from crrd.core.recreate.messages import pod_over
+from crrd.core.recreate.settle import fail_rest
 from crrd.core.rollout.requests import RunRequest, read_run_request
 from crrd.core.rollout.spelling import is_same_image
 from crrd.lib.jsonfields import items, mapping, number, text
 
 OWN_PREFIX = "crr.apps.kruise.io/"
 _CHARACTERS = 300  # Most characters of kubelet's message, because annotations have a limit of size
+START_SECONDS = 30
+"""From the end of a grace period to the next start, at most. A patch that is taken back in between restarts twice."""
 CANNOT_START = (
     "ErrImageNeverPull",
     "ErrImagePull",
@@ -42,6 +47,15 @@ CANNOT_START = (
     "SignatureValidationFailed",
 )
 """Why kubelet cannot start a container with its image (pkg/kubelet/images/types.go, cri-api's pkg/errors)."""
+
+
+def most_seconds(pod: Pod, containers: int = 1, *, ordered: bool = False) -> int:
+    """Return after how many seconds kubelet has started so many containers again, at the latest.
+
+    It stops those of one patch one after the other (`SyncPod` in pkg/kubelet/kuberuntime), and starts none before that.
+    `ordered`: each of them has a patch of its own.
+    """
+    return Strategy().grace(pod.grace_seconds) * containers + START_SECONDS * (containers if ordered else 1)
 
 
 class PatchFailure(ReasonTable):
@@ -176,11 +190,19 @@ def read_patched(obj: Mapping[str, Any], pod: Pod | None = None) -> RunRequest |
     if found is None or not found.run.options.patch:
         return None
     of_this_pod = found.first_name == found.run.request_name(pod.uid)  # not of one that was restored from a copy
-    return replace(found, on_pod=True) if of_this_pod else None
+    return replace(found, on_pod=True, next_seconds=_next_seconds(status, pod)) if of_this_pod else None
+
+
+def _next_seconds(status: Status, pod: Pod) -> int:
+    """Return `RunRequest.next_seconds`."""
+    begun = [each for each in status.states if each.phase is not StatePhase.PENDING]
+    there = pod.containers  # the record may name others, because anybody can write annotations
+    back = all(each.phase.final and each.name in there and there[each.name].ready for each in begun)
+    return most_seconds(pod) if back and len(begun) < len(status.states) else 0
 
 
 def status_of(record: PatchRecord, pod: Pod) -> Status:
-    """Return what has become of a restart by a patch, as the status of a request."""
+    """Return what has become of a restart by a patch, as the status of a request. It ends with its pod."""
     states = tuple(state_of(each, pod.containers.get(each.name)) for each in record.containers)
     if failed := next((each.name for each in states if each.phase is StatePhase.FAILED), ""):
         why = Reason.EARLIER_FAILURE
@@ -191,6 +213,8 @@ def status_of(record: PatchRecord, pod: Pod) -> Status:
             else each
             for each in states
         )
+    if over := pod_over(pod):
+        states = fail_rest(states, over, over)
     if not all(each.phase.final for each in states):
         return Status(RequestPhase.RECREATING, states)
     started = [pod.containers[each.name].started_at for each in states if each.name in pod.containers]
@@ -219,9 +243,10 @@ def state_of(asked: PatchedContainer, now: PodContainer | None) -> RecreateState
     return RecreateState(asked.name, StatePhase.RECREATING)
 
 
-def is_due(asked: PatchedContainer, now: PodContainer | None) -> bool:
-    """Whether kubelet has yet to start a container with the spelling that it was given."""
-    if now is None or not asked.given or asked.failure:
+def is_due(asked: PatchedContainer, pod: Pod) -> bool:
+    """Whether kubelet has yet to start a container of the pod with the spelling that it was given."""
+    now = pod.containers.get(asked.name)
+    if now is None or not asked.given or asked.failure or pod_over(pod):
         return False
     return now.image == asked.given and now.container_id == asked.container_id
 
@@ -234,7 +259,7 @@ def due_for_request(obj: Mapping[str, Any], pod: Pod) -> tuple[str, ...]:
     record = read_record(text(mapping(mapping(obj.get("metadata")).get("annotations")).get(ANNOTATION_PATCHED)))
     if record is None or not record.uid:
         return ()
-    due = (each for each in record.containers if is_due(each, pod.containers.get(each.name)))
+    due = (each for each in record.containers if is_due(each, pod))
     return tuple(each.name for each in due if pod.containers[each.name].waiting_reason not in CANNOT_START)
 
 

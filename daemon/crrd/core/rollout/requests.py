@@ -45,14 +45,25 @@ class RunRequest:
     progress: Progress | None = None  # None if it was not written here
     creator: str = ""  # The user who has created the request; "" if admission has not said so
     on_pod: bool = False  # Whether it is kept on its pod, and is no object of its own (`patched`)
+    next_seconds: int = 0
+    """How long kubelet may take to start the next container, if those before it are ready again; 0 if none is next."""
 
     def at(self, now: datetime) -> "RunRequest":
-        """Return the request as it is at this time. The manager ends requests at their deadline, but not these."""
+        """Return the request as it is at this time. The manager ends requests at their deadline, but not these.
+
+        The next container fails earlier: it would get its image back while it is stopped, and be restarted twice.
+        """
         created, seconds = parse_time(self.request.created), self.run.options.pod_timeout
-        if not self.on_pod or self.request.completed or created is None or now < created + timedelta(seconds=seconds):
+        if not self.on_pod or self.request.completed or created is None:
             return self
-        at = created + timedelta(seconds=seconds)
-        return self._failed(Reason.DEADLINE, Reason.DEADLINE.say(deadline=f"{seconds}s", waited=""), rfc3339(at))
+        ends = created + timedelta(seconds=seconds)
+        last = ends - timedelta(seconds=min(self.next_seconds, seconds))
+        if self.next_seconds and now > last:
+            why = Reason.TOO_LATE.say(deadline=f"{seconds}s", seconds=self.next_seconds)
+            return self._failed(Reason.TOO_LATE, why, rfc3339(last))
+        if now < ends:
+            return self
+        return self._failed(Reason.DEADLINE, Reason.DEADLINE.say(deadline=f"{seconds}s", waited=""), rfc3339(ends))
 
     def without_pod(self) -> "RunRequest":
         """Return the request as it is once its pod is gone."""

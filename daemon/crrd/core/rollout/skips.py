@@ -37,10 +37,11 @@ def skips(kind: Kind, member: Member, failed: RunRequest | None) -> Iterator[tup
     chosen = wanted(run, member)
     if not chosen:
         yield Skip.NO_CONTAINER, " or ".join(run.options.containers)
-    fits = [(kind.skip(member, each, failed), each.name) for each in chosen]
+    beside = (each for each in pod.containers.values() if each.kind in kind.beside)
+    fits = [(kind.skip(member, each, failed), each.name) for each in (*chosen, *beside)]
     unfit = [(skip, name) for skip, name in fits if skip is not None]
     yield from (each for each in unfit if each[0] in BAR_POD)
-    if len(unfit) == len(chosen):
+    if len(unfit) == len(fits):
         yield from unfit
     if not kind.needs_daemon:
         return

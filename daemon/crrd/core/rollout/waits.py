@@ -102,7 +102,7 @@ class Skip(ReasonTable):
     NOT_STARTED = "NotStarted", "container {container} has not started yet"
     POD_WOULD_END = (
         "PodWouldEnd",
-        "the whole pod may end after a restart, because the restartPolicy of container {container} is not Always",
+        "the whole pod may end after a restart: the restartPolicy of container {container} or of its pod is not Always",
     )
     HOOK_NEEDS_IP = (
         "HookNeedsPodIP",
@@ -139,6 +139,10 @@ class Skip(ReasonTable):
     LONG_GRACE = "GracePeriodTooLong", "its containers may take longer to stop than the time limit of a pod"
     STATIC = "StaticPod", "it is a static pod, whose containers only the files on its node define"
     OF_KRUISE = "OwnedByOpenKruise", "its controller is of OpenKruise, which writes the images of its pods itself"
+    INJECTED = (
+        "InjectedByOpenKruise",
+        "container {container} was injected by a SidecarSet of OpenKruise, which writes its image itself",
+    )
     CHANGED = (
         "ImageChanged",
         "the image of container {container} was changed after its start, and kubelet has not replaced it yet",

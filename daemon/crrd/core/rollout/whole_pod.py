@@ -34,6 +34,8 @@ def never_in_place(
 
     The parameters are as in `barred`.
     """
+    if container.kind is ContainerKind.EPHEMERAL:
+        return None
     if message := unfit(member.pod, minor, (container,)):
         return _OF_REASON[message.reason]
     if container.container_id and Pin(container.container_id).runtime not in RUNTIMES:
@@ -44,11 +46,13 @@ def never_in_place(
 class WholePod(Restart):
     """See Kind."""
 
+    beside = (ContainerKind.INIT,)
+
     def skip(self, member: Member, container: PodContainer, failed: RunRequest | None) -> Skip | None:
         """See Kind. What is true of the whole pod is returned for each of its containers."""
         options, minor = self.run.options, self.minor_of(member)
         why_not = never_in_place(member, container, minor, allow_pod_restart=options.allow_pod_restart)
-        if not container.container_id:
+        if container.kind.recreatable and not container.container_id:
             return why_not or Skip.NOT_STARTED
         if failed is not None and any(each.phase is StatePhase.FAILED for each in failed.request.status.states):
             return why_not

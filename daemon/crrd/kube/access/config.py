@@ -104,12 +104,13 @@ def _of_service_account(server: str, folder: Path, overrides: Overrides) -> Over
     """Return the service account as fields of a kubeconfig, as far as the overrides have no other."""
     namespace = folder / "namespace"
     has_trust = overrides.cluster_fields.keys() & {"certificate-authority", "insecure-skip-tls-verify"}
+    own = {} if "token" in overrides.user_fields else {"tokenFile": str(folder / "token")}
     ca = {} if has_trust else {"certificate-authority": str(folder / "ca.crt")}
     return replace(
         overrides,
         namespace=namespace.read_text(encoding="utf-8").strip() if is_file(namespace) else "",
         cluster_fields={"server": server, **ca, **overrides.cluster_fields},
-        user_fields={"tokenFile": str(folder / "token"), **overrides.user_fields},
+        user_fields={**own, **overrides.user_fields},
     )
 
 

@@ -5,8 +5,11 @@ PyYAML is imported only here and only when a file is read, so a daemon in a clus
 
 import errno
 import importlib
+import json
 import os
+import re
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,8 @@ _LISTED = {"clusters": "cluster", "contexts": "context", "users": "user"}
 """The lists of a kubeconfig, and the key of an entry's content."""
 _PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
 """Fields whose paths are relative to their file, as is a plugin's command (client-go's tools/clientcmd/loader.go)."""
+_TABS = re.compile(r"[ \t]*\t[ \t]*(?=#|$)", re.MULTILINE)
+"""Before a comment, and at the end of a line: Go's YAML takes them as white space, as PyYAML does not."""
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}  # Temporary errors of opening a file
 
 
@@ -59,12 +64,24 @@ def _parsed(file: Path) -> Mapping[str, Any]:
     resolvers = yaml.SafeLoader.yaml_implicit_resolvers.items()
     plain = {first: [each for each in some if "timestamp" not in each[0]] for first, some in resolvers}
     loader: Any = type("Loader", (yaml.SafeLoader,), {"yaml_implicit_resolvers": plain})  # a date is text to kubectl
+    written = read_text(file)
+    if written.lstrip("\ufeff").lstrip()[:1] == "{":  # JSON may be indented with tabs
+        with suppress(ValueError):
+            return mapping(json.loads(written.lstrip("\ufeff")))
     try:
-        content = next(yaml.load_all(read_text(file), loader), None)  # kubectl ignores further documents, too
+        content = _first_document(yaml, written, loader)
     except (yaml.YAMLError, ValueError) as error:  # ValueError: an invalid number
         raise ConfigurationError(f"{file} is not valid YAML: {' '.join(str(error).split())}") from error
     require(content is None or isinstance(content, dict), f"{file} is not a kubeconfig")
     return mapping(content)
+
+
+def _first_document(yaml: Any, written: str, loader: Any) -> Any:
+    """Return the first document, as kubectl ignores further ones. Tabs are replaced only where PyYAML refuses them."""
+    try:
+        return next(yaml.load_all(written, loader), None)
+    except yaml.YAMLError:
+        return next(yaml.load_all(_TABS.sub(" ", written), loader), None)
 
 
 def _given(value: Any) -> dict[str, Any]:

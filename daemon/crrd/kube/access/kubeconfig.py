@@ -174,7 +174,7 @@ def _with_cluster_fields(cluster: Mapping[str, Any], given: Mapping[str, Any]) -
 
 
 def _with_user_fields(user: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    dropped = {f"{key}-data" for key in given}
+    dropped = {f"{key}-data" for key in given} | ({"tokenFile"} if "token" in given else set())
     return {key: value for key, value in user.items() if key not in dropped} | dict(given)
 
 
@@ -188,14 +188,24 @@ def _authorization(user: Mapping[str, Any]) -> str:
         reader.text(user.get(key), f"the user's {key}") for key in ("token", "tokenFile", "username", "password")
     )
     require(not reader.error, reader.error)
-    if not token and file:
-        token = read_text(Path(file))
+    if file and (read := _of_file(Path(file), token)):  # kubectl prefers the file, whose token is renewed
+        token = read
     if not token and "auth-provider" in user:
         token = text(value_at(user, "auth-provider.config.id-token"))
         require(bool(token), "the user's auth-provider has no id-token: use an exec plugin instead")
     if token:
         return f"Bearer {token.strip()}"
     return f"Basic {_base64(f'{username}:{password}')}" if username and password and "exec" not in user else ""
+
+
+def _of_file(file: Path, token: str) -> str:
+    """Return the token in a file. "" if there is none, also if it cannot be read and there is another token."""
+    try:
+        return read_text(file).strip()
+    except ConfigurationError:
+        if token:
+            return ""
+        raise
 
 
 def _impersonation(user: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:

@@ -109,7 +109,7 @@ class PolicyController(Controller):
                 self._memories.pop(policy.key, None)
                 self._waiting.pop(policy.key, None)
                 self._runs.stop(policy.key)
-            elif present.suspended or present.error:
+            elif present.is_off:
                 self._runs.stop(policy.key)  # at once: a look may take minutes
             self._left.wake(before, after)
             self._forget_unwatched(policy.namespace)
@@ -124,7 +124,7 @@ class PolicyController(Controller):
             memory, run = self._memories.get(policy.key, Memory()), policy.status.run
             if (active := self._runs.active(policy.key)) is not None:
                 found.add(active.record.name)
-            elif policy.suspended or policy.error:
+            elif policy.is_off:
                 continue
             elif memory.begins:
                 found.add(memory.begins)  # its task begins once the status is written

@@ -13,6 +13,7 @@ from typing import Any
 from crrd.core.config.objects import as_json, data_hash, missing, read_object, whole_data, whole_hash
 from crrd.core.config.parts import Part
 from crrd.core.config.references import Kind, ObjectName, Reference
+from crrd.core.policy.failures import lasting
 from crrd.core.policy.observed import Data, Observed, Peer, Stopped, TargetPod, UseKey, observe, read_pod, used_parts
 from crrd.core.policy.order import Claims
 from crrd.core.policy.reasons import PolicyReason
@@ -131,7 +132,7 @@ class TargetObserver:
         `now` is the API server's time.
         Raises ApiUnavailableError.
         """
-        if policy.error or policy.suspended:
+        if policy.is_off:
             return None, Observed()
         namespace, role = policy.namespace, role_for(policy)
         found = Observed()
@@ -140,7 +141,8 @@ class TargetObserver:
                 return None, Observed(stopped=Stopped(PolicyReason.UNPATCHABLE, missing))
             aim = await self._find(policy, memory)
         except ConfigurationError as error:
-            return None, Observed(stopped=Stopped(PolicyReason.TARGET, str(error)))
+            found = Observed(stopped=Stopped(PolicyReason.TARGET, str(error)))
+            return None, await self._without_target(policy, memory, found)
         except ApiRefusedError as error:
             return None, Observed(stopped=self._unreadable(error, namespace, role))
         try:
@@ -218,9 +220,25 @@ class TargetObserver:
         finally:  # not before, because the target may be created while it is looked for
             memory.absent = absent
 
+    async def _without_target(self, policy: Policy, memory: Memory, found: Observed) -> Observed | None:
+        """Return the state without a target, or None while a list is incomplete.
+
+        Other policies wait until data with which a run has failed is corrected, so that is observed all the same.
+        """
+        if policy.config is None or not lasting(policy, ()):
+            return found
+        wanted = (CONFIG_MAPS, SECRETS) if policy.config.secrets else (CONFIG_MAPS,)
+        with suppress(ApiRefusedError):
+            listed = [await self._watches.watch(policy.namespace, each) for each in wanted]
+            return await self._with_data(policy, memory, found) if all(listed) else None
+        return found
+
     async def _with_data(self, policy: Policy, memory: Memory, found: Observed) -> Observed | None:
-        """Return the state with the data that the containers use, or None while a list is incomplete."""
-        used = used_parts(found.running)
+        """Return the state with the data that the containers use, or None while a list is incomplete.
+
+        So it is with data with which a run has failed, and that no container uses any more.
+        """
+        used = {each.key: each.part.uses for each in lasting(policy, found.running)} | used_parts(found.running)
         memory.seen = {key: seen for key, seen in memory.seen.items() if key in used}
         for key, uses in used.items():
             _, part = key

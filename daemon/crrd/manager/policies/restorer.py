@@ -39,8 +39,7 @@ class Restorer:
         Raises ApiUnavailableError.
         """
         wanted = policy.on_failure is OnFailure.RESTORE and policy.config is not None
-        stopped = policy.suspended or policy.error or found.stopped
-        if stopped or not (wanted or policy.status.revisions):
+        if policy.is_off or found.stopped or not (wanted or policy.status.revisions):
             return found
         namespace = policy.namespace
         if missing := await Rights.RESTORE.missing(self._client, namespace, self._account):

@@ -100,9 +100,8 @@ class AdmissionHandler:
 
     async def _kubelet_minor(self, request: Request, pod: Pod, deadline: float) -> int | None:
         """Return the minor version of the kubelet on the pod's node, or None if it does not matter or on a timeout."""
-        named = [
-            each for each in map(pod.containers.get, (each.name for each in request.containers)) if each is not None
-        ]
+        names = {each.name for each in request.containers}
+        named = [each for each in pod.containers.values() if request.whole_pod or each.name in names]
         matters = any(each.version_matters for each in named)
         if self._served is not None:
             matters |= any(each.kind is ContainerKind.SIDECAR for each in named)

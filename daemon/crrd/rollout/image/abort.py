@@ -21,6 +21,7 @@ from crrd.rollout.image.leftovers import delete_pull_pods
 from crrd.rollout.kind import KindWriter
 from crrd.rollout.runner import CLEAN_UP_SECONDS
 from crrd.rollout.session import Session
+from crrd.rollout.target import TargetGoneError
 
 _ADOPTION_SECONDS = 60.0  # Time limit for finishing an adoption, which usually takes two seconds
 _WAIT_SECONDS = 1.0
@@ -72,10 +73,14 @@ async def abort_image(
 
 async def _holds(run: Run, parts: Parts) -> bool:
     """Whether the run holds the controller of its workload. If this cannot be read, it may."""
+    if run.options.image is None or not run.options.image.adopt:
+        return False
     try:
         async with await parts.cluster() as cluster:
             return _is_marked(cluster, run)
-    except (ConfigurationError, ApiRefusedError):  # the target was deleted, or a right is missing
+    except TargetGoneError:
+        return False
+    except (ConfigurationError, ApiRefusedError):  # e.g. a right is missing
         return True
 
 
@@ -104,7 +109,9 @@ async def _end_adoption(session: Session, run: Run, parts: Parts) -> tuple[bool,
             world = cluster.world()
             sentences = filter(None, (problem, kind_of(world, run).report()))
             return not _is_marked(cluster, run), "".join(f"; {each}" for each in sentences)
-    except (ConfigurationError, ApiRefusedError, ApiUnavailableError) as error:  # e.g. the target was deleted
+    except TargetGoneError:
+        return True, ""
+    except (ConfigurationError, ApiRefusedError, ApiUnavailableError) as error:  # e.g. a right is missing
         return False, f"; {unknown_holder(run, error)}"
 
 

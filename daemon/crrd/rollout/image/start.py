@@ -72,13 +72,12 @@ async def complete_image(session: Session, aim: Aim, cluster: Cluster, run: Run)
     content = facts.template.content
     if content.image:
         change = replace(change, template=content.rest, had=content.image)
-    before, of_pods = _before(facts), _of_pods(facts)
-    several = of_pods.pop() if len(before) > 1 and len(of_pods) == 1 else ""
-    run = facts.with_change(replace(change, before=before, of_pods=several)).with_min_ready()
+    # A webhook may decide which image the pods get. What the run goes back to is known only then.
+    facts = _with_before(await _tried(session, _with_before(facts.with_change(change))))
+    run = facts.with_min_ready()
+    facts = ImageRun.of(cluster.world(), run)
     if command.undo_on_failure:
         check_undo(run)
-    facts = await _tried(session, ImageRun.of(cluster.world(), run))
-    run = facts.run
     if change.adopt:
         _check_all_pods(session, facts)
         await try_adoption(session.client, facts)
@@ -108,24 +107,27 @@ async def _end_undone(session: Session, run: Run, cluster: Cluster) -> None:
     await stop_requests(session.client, undone, set())
 
 
-def _before(facts: ImageRun) -> tuple[str, ...]:
-    """Return the container's images now: in pods, in the template, and in what new pods are made of, if that is known.
+def _with_before(facts: ImageRun) -> ImageRun:
+    """Return the run with the other images that the container has now."""
+    of_pods = {facts.image_of(each) for each in facts.examples} - {facts.image, ""}
+    before = of_pods | _of_templates(facts)
+    several = next(iter(of_pods)) if len(before) > 1 and len(of_pods) == 1 else ""
+    return facts.with_change(replace(facts.change, before=tuple(sorted(before)), of_pods=several))
 
-    The template may have another image than what new pods are made of, for example while the workload is held.
+
+def _of_templates(facts: ImageRun) -> set[str]:
+    """Return the container's other images in the template, and in what new pods are made of, if that is known.
+
+    These may differ, for example while the workload is held.
     """
     there = {each.content.image for each in records_of(facts.state, facts.world.members)}
-    there |= {facts.template.content.image}
-    return tuple(sorted(_of_pods(facts) | (there - {facts.image, ""})))
-
-
-def _of_pods(facts: ImageRun) -> set[str]:
-    """Return the container's other images in pods."""
-    return {facts.image_of(each) for each in facts.examples} - {facts.image, ""}
+    return {*there, facts.template.content.image} - {facts.image, ""}
 
 
 def _check_undone(facts: ImageRun) -> None:
     """Raise ConfigurationError if an undo would replace an image that the run to undo has not set."""
-    later = ", ".join(sorted({*_before(facts)} - {*facts.change.before}))
+    of_pods = {facts.image_of(each) for each in facts.examples if facts.is_foreign(each)}
+    later = ", ".join(sorted((of_pods | _of_templates(facts)) - {*facts.change.before}))
     if facts.change.undoes and later:
         why = f"{facts.target} has {later} by now, which run {facts.change.undoes} has not set"
         raise ConfigurationError(f"{why}; to set another image, use --image")

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from crrd.core.api.images import is_rewritten
+from crrd.core.api.pod import SIDECAR_SETS
 from crrd.core.api.v1alpha1 import parse_request
 from crrd.core.rollout.image.adoption import trial_writes
 from crrd.core.rollout.image.facts import ImageRun
@@ -21,7 +23,6 @@ from crrd.lib.jsonfields import items, mapping, mapping_at, text
 from crrd.rollout.image.pulls import create_pull_pod
 
 Json = Mapping[str, Any]
-_SIDECAR_SETS = "kruise.io/sidecarset"
 
 
 async def try_pods(client: KubeClient, facts: ImageRun, rows: Sequence[Row]) -> ImageRun:
@@ -40,6 +41,8 @@ async def try_pods(client: KubeClient, facts: ImageRun, rows: Sequence[Row]) -> 
         _check_request(await client.create(REQUESTS, run.namespace, body, dry_run=True))
         patched = await client.json_patch(PODS, run.namespace, row.pod, patch_of(facts, row), dry_run=True)
         image = _image_in(patched, facts.container) or change.image
+        if image == _image_in(like, facts.container) and not is_rewritten(image, change.image):
+            raise ConfigurationError(f"a webhook sets {image} back in pod {row.pod}, so it cannot get {change.image}")
         if change.follow and image != change.image:
             why = f"a webhook sets {image} in the pods of {facts.target} instead of {change.image}"
             raise ConfigurationError(f"{why}, which its template has: write {image} in the template")
@@ -104,7 +107,7 @@ def _check_request(made: Json) -> None:
 def _check_injected(facts: ImageRun, pod: Json) -> None:
     """Refuse a container that a SidecarSet of OpenKruise has injected."""
     names = mapping_at(pod, "metadata.annotations")
-    injected = any(key.startswith(_SIDECAR_SETS) for key in names)
+    injected = any(key.startswith(SIDECAR_SETS) for key in names)
     if injected and not facts.template.content.image:
         why = f"container {facts.container!r} may be injected by a SidecarSet"
         raise ConfigurationError(f"{why}: set the image in the SidecarSet")

@@ -11,9 +11,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
+from crrd.core.api.pod import parse_pod
 from crrd.core.rollout.image.controllers import Write
 from crrd.core.rollout.image.facts import ImageRun
-from crrd.core.rollout.image.pull import PullPod, PullState
+from crrd.core.rollout.image.pull import PullPod, PullState, read_pull_pod
 from crrd.core.rollout.image.steps import ImageActions, patch_of
 from crrd.core.rollout.image.template import LABEL_ADOPTING
 from crrd.core.rollout.phases import RunPhase
@@ -171,6 +172,9 @@ class ImageWriter(KindWriter):
         else:
             self._refusals.pop(node, None)
             self._known.pull_written(made)
+            if (found := read_pull_pod(made).image) != facts.image:  # the next plan deletes it
+                why = f"a webhook sets {found} in the pod that pulls instead of {facts.image}"
+                self._known.pull_refused(run, node, why)
         finally:
             self._creating.discard(node)
 
@@ -218,7 +222,10 @@ class ImageWriter(KindWriter):
                 await self._cluster.look_again(row.pod, row.uid)
             return False
         self._cluster.pod_written(made)
-        return True
+        found = parse_pod(made).containers[run.options.containers[0]].image
+        if (given := run.options.change.label) != found:
+            self._cluster.refused(row.uid, f"a webhook sets {found} in this pod instead of {given}")
+        return found == given
 
     async def _stop_request(self, run: Run, row: Row) -> None:
         """End a pod's request, unless the pod has just got the image: it drains the pod and sees it restart."""

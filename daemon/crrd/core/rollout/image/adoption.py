@@ -76,12 +76,10 @@ def trial_writes(facts: ImageRun) -> tuple[Write, ...]:
     if not template.uid or (facts.change.template_image == template.content.image and not follows):
         return ()
     controller = controller_of(facts)
-    first = () if follows else (controller.before_hold() or Adoption((controller.hold(),))).writes
-    tried = (*first, *controller.trial())
+    # ReplicaSets that are deleted before the hold do not change what the hold writes.
+    tried = (*(() if follows else (controller.hold(),)), *controller.trial())
     # What is only tried may meet a workload that was scaled since it was read.
-    return tuple(
-        replace(each, operations=tuple(filter(_is_timeless, each.operations))) for each in tried if each.operations
-    )
+    return tuple(replace(each, operations=tuple(filter(_is_timeless, each.operations))) for each in tried)
 
 
 def _is_timeless(operation: Operation) -> bool:

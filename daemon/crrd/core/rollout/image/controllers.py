@@ -287,10 +287,15 @@ class _Set(Controller):
         Only images that differ from those of its earlier revision are compared, because a webhook may have changed
         others when the pod was created.
         """
-        images, had, own = member.pod.containers, set(before.content.images), self.facts.container
-        for each in self.facts.state.own_revisions:
+        there, had, own = member.pod.containers, set(before.content.images), self.facts.container
+        revisions = self.facts.state.own_revisions
+        names = [pair for each in revisions for pair in each.content.images]
+        for each in revisions:
             other = [(name, image) for name, image in each.content.images if (name, image) not in had and name != own]
-            fits = all(name in images and images[name].has_image(image) for name, image in other)
+            fits = all(
+                name in there and there[name].image_among((image, *(it for key, it in names if key == name))) == image
+                for name, image in other
+            )
             if fits and (each.content.shape, each.content.image) == (before.content.shape, self.image):
                 return each
         return None

@@ -109,7 +109,16 @@ class ImageRun:
     @cached_property
     def pulls(self) -> Mapping[str, PullPod]:
         """The run's pull pod of each node."""
-        return {each.node: each for each in self.state.pulls if each.run == self.run.name}
+        return {each.node: each for each in self._own_pulls if each.image in ("", self.image)}
+
+    @property
+    def stray_pulls(self) -> Iterator[PullPod]:
+        """Pull pods of another image, which an earlier run of the same name has left."""
+        return (each for each in self._own_pulls if each.image not in ("", self.image))
+
+    @property
+    def _own_pulls(self) -> Iterator[PullPod]:
+        return (each for each in self.state.pulls if each.run == self.run.name)
 
     def container_of(self, member: Member | None) -> PodContainer | None:
         """Return the container in a pod, None if it is not there."""
@@ -119,19 +128,44 @@ class ImageRun:
         """Return the image that the pod's spec has, "" if it does not have the container.
 
         Restarts by a patch give it other names. So it is by the first name that run, template, revisions or other pods
-        have for the same image.
+        have for the same image. A webhook may pin the tag of a template, in pods that follow it, and in those that were
+        created since the run began. Other pods have the image of the run only by its own name.
         """
         found = self.container_of(member)
-        return found.image_among(self._names) if found is not None else ""
+        if member is None or found is None:
+            return ""
+        of_template = self.change.follow or member.created_after(self.run.started)
+        names = (
+            *filter(found.has_image, self._names),
+            *(filter(found.pins, self._names) if of_template else ()),
+            *filter(found.has_image, self._names_in_pods),
+        )
+        return next(iter(names), found.plain_image)
 
     @cached_property
     def _names(self) -> Sequence[str]:
-        """The names by which images are known to the run. Those of pods come last, the plain ones first."""
-        change, there = self.change, filter(None, map(self.container_of, self.examples))
+        """The names by which images are known to the run."""
+        change = self.change
         contents = self.template.content, *(each.content for each in self.state.own_revisions)
         known = (change.image, change.template_image, *change.before, *(each.image for each in contents))
-        of_pods = sorted({each.plain_image for each in there}, key=lambda each: ("@" in each, each))
-        return tuple(filter(None, dict.fromkeys((*known, *of_pods))))
+        return tuple(filter(None, dict.fromkeys((*known, *self._given_by_runs))))
+
+    @cached_property
+    def _given_by_runs(self) -> Sequence[str]:
+        """Each of them means only itself, also if it looks like a tag that a webhook has pinned."""
+        return [each.image for request in self.world.requests for each in request.given]
+
+    @cached_property
+    def _names_in_pods(self) -> Sequence[str]:
+        """The names of images in pods, the plain ones first."""
+        there = filter(None, map(self.container_of, self.examples))
+        return sorted({each.plain_image for each in there}, key=lambda each: ("@" in each, each))
+
+    def is_foreign(self, member: Member) -> bool:
+        """Whether somebody has given the container an image since the run began. One that a webhook pins is known."""
+        change, found = self.change, self.container_of(member)
+        known = change.image, change.template_image, *change.before
+        return found is not None and found.image_among((*known, *self._given_by_runs)) not in known
 
     def has_image(self, row: Row) -> bool:
         """Whether the pod's spec has the image."""

@@ -15,7 +15,7 @@ from crrd.core.rollout.image.adoption import ADOPTED_BY
 from crrd.core.rollout.image.facts import ImageRun
 from crrd.core.rollout.image.reasons import AdoptionProblem, AdoptionWait
 from crrd.core.rollout.image.state import ImageState
-from crrd.core.rollout.image.template import LABEL_REVISION, ON_DELETE, Revision, Template
+from crrd.core.rollout.image.template import LABEL_REVISION, Revision, Template
 from crrd.core.rollout.state import Member
 
 _HOW = {
@@ -107,17 +107,18 @@ def _changes(
 ) -> Iterator[TemplateChange]:
     """Yield the containers whose image a record lacks, or only some of the pods have, or which were `given` another.
 
+    A pod whose image is a pinned tag of the template has it, unless a record has the same digest, or it was `given`.
     A container whose pods all have another image than their record is left alone otherwise, because a webhook or a user
     may have set it. If only the record lacks the image, a run writes it: the label of a pod once it has all images.
     """
     recorded, complete = [], True
     for name, image in template.content.images:
         pods = [each.pod for each in members if name in each.pod.containers]
-        without = [pod for pod in pods if not pod.containers[name].has_image(image)]
-        lacking = tuple((pod.name, pod.node_name) for pod in without)
         of_new_pods = {other for each in records for known, other in each.content.images if known == name}
-        names = sorted(of_new_pods | {other for known, other in given if known == name})
-        others = {pod.containers[name].image_among(names) for pod in without}
+        names = (image, *sorted(of_new_pods | {other for known, other in given if known == name}))
+        found = {pod.name: pod.containers[name].image_among(names) for pod in pods}
+        lacking = tuple((pod.name, pod.node_name) for pod in pods if found[pod.name] != image)
+        others = {*found.values()} - {image}
         behind = any((name, image) not in each.content.images for each in records)
         if behind and not lacking and (name, image) in failed:
             yield TemplateChange(name, image, tuple(sorted(of_new_pods - {image})))
@@ -147,9 +148,9 @@ def not_held(facts: ImageRun) -> str:
     A partition holds only the pods below it. The others follow the template, which keeps the image.
     """
     template = facts.template
-    if template.kind != "StatefulSet" or template.strategy == ON_DELETE or not facts.change.undoes:
+    if template.kind != "StatefulSet" or not facts.change.undoes:
         return ""
-    found = next((each for each in facts.members if each.ordinal >= (template.partition or 0)), None)
+    found = next((each for each in facts.members if template.rolls_out(each.ordinal)), None)
     if found is None:
         return ""
     return AdoptionProblem.BEYOND_PARTITION.say(target=facts.target, pod=found.pod.name, how=_HOW[template.kind])

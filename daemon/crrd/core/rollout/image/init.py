@@ -11,7 +11,6 @@ from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.state import Member
 from crrd.core.rollout.waits import Skip
 from crrd.core.rollout.whole_pod import never_in_place
-from crrd.kubelet.restart_rules import RestartPolicy
 
 
 class NewInitImage(NewImage):
@@ -21,13 +20,11 @@ class NewInitImage(NewImage):
         """See Kind. A pod that has the image, and has not run its init container with it, is restarted."""
         if container.kind is not ContainerKind.INIT:
             return Skip.NO_INIT
-        if container.has_image(self.facts.change.image) and self.facts.has_run(member):
+        if self.facts.image_of(member) == self.facts.image and self.facts.has_run(member):
             return Skip.HAS_IMAGE
         minor = self.minor_of(member)
         allow = self.run.options.allow_pod_restart
-        for each in member.pod.recreatable.values():
+        for each in member.pod.containers.values():
             if why_not := never_in_place(member, each, minor, allow_pod_restart=allow):
                 return why_not
-        if container.policy(minor) is not RestartPolicy.ALWAYS:
-            return Skip.NOT_ALWAYS
         return Skip.NOT_RUNNING if self.facts.is_starting(member) else None

@@ -4,6 +4,8 @@ This looks at a write with code of its own, as the API server's objects would be
 write, so a mistake in the steps leaves the run where it is, and the pods in place.
 """
 
+from dataclasses import replace
+
 from crrd.core.rollout.image.controllers import PAUSED, ROLLING, SPEC, STRATEGY, Write, label_path
 from crrd.core.rollout.image.facts import ImageRun
 from crrd.core.rollout.image.template import LABEL_REVISION, ON_DELETE, Content, Template
@@ -29,7 +31,8 @@ def replaces_pods(facts: ImageRun, write: Write) -> str:
     rolling = changes.get(ROLLING)
     partition = rolling.get("partition") if isinstance(rolling, dict) else partition
     strategy = str(changes.get(STRATEGY, facts.template.strategy))
-    return _of_set(facts, image, strategy, partition if isinstance(partition, int) else 0)
+    known = partition if isinstance(partition, int) else 0
+    return _of_set(facts, image, replace(facts.template, strategy=strategy, partition=known))
 
 
 def _unlike(facts: ImageRun, image: str) -> str:
@@ -57,16 +60,13 @@ def _is_newest(template: Template, content: Content, image: str) -> bool:
     return content.image == image and (template.observed or content.rest == template.content.rest)
 
 
-def _of_set(facts: ImageRun, image: str, strategy: str, partition: int) -> str:
+def _of_set(facts: ImageRun, image: str, after: Template) -> str:
     """Return why the controller of a set replaces a pod: it is not of the newest revision; "" if it replaces none."""
     newest = next(iter(facts.state.own_revisions), None)
     label = newest.label if newest is not None and _is_newest(facts.template, newest.content, image) else None
-    for each in facts.members if strategy != ON_DELETE else ():
-        if each.labels.get(LABEL_REVISION) != label and (
-            facts.template.kind == "DaemonSet" or each.ordinal >= partition
-        ):
-            return f"pod {each.pod.name} does not have the newest revision"
-    return ""
+    odd = (each for each in facts.members if each.labels.get(LABEL_REVISION) != label)
+    found = next((each.pod.name for each in odd if after.rolls_out(each.ordinal)), "")
+    return f"pod {found} does not have the newest revision" if found else ""
 
 
 def _by_label(facts: ImageRun, write: Write, label: str) -> str:
@@ -77,6 +77,6 @@ def _by_label(facts: ImageRun, write: Write, label: str) -> str:
     pod = next((each for each in facts.members if each.pod.uid == write.uid), None)
     if pod is not None and newest is not None and pod.labels.get(LABEL_REVISION) != newest.label:
         return ""  # its controller does not take it for a pod of the newest revision now
-    if pod is not None and template.kind == "StatefulSet" and pod.ordinal < (template.partition or 0):
+    if pod is not None and not template.rolls_out(pod.ordinal):
         return ""
     return f"pod {write.name} would not have the newest revision"

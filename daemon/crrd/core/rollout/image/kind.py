@@ -48,7 +48,7 @@ class NewImage(Kind):
         """See Kind. One that crashes or has never run gets the image, too, because it may help."""
         minor = self.minor_of(member)
         why_not = barred(member.pod, container, minor, allow_pod_restart=self.run.options.allow_pod_restart)
-        if container.has_image(self.facts.change.image):
+        if self.facts.image_of(member) == self.facts.image:
             return Skip.HAS_IMAGE
         if container.kind is ContainerKind.SIDECAR and keeps_sidecars(minor):
             return Skip.KEPT

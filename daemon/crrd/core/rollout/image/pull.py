@@ -64,6 +64,7 @@ class PullPod:
     deleting: bool = False
     source: Mapping[str, Any] = field(default_factory=dict)  # See `pull_source`
     always: bool = False  # Its imagePullPolicy is Always
+    image: str = ""  # The one that it pulls; "" if it was refused
 
     def failure(self, now: datetime, limit: int) -> str | None:
         """Return why the pull has failed, None if it has not. It may take `limit` seconds.
@@ -82,12 +83,14 @@ def read_pull_pod(obj: Mapping[str, Any]) -> PullPod:
     """Parse a pull pod. Its run is "" if it has only the labels of one: somebody else has given them to that pod."""
     meta, spec, status = (mapping(obj.get(key)) for key in ("metadata", "spec", "status"))
     name, uid, created = (text(meta.get(key)) for key in ("name", "uid", "creationTimestamp"))
-    commands = [each.get("command") for each in map(mapping, items(spec.get("containers")))]  # webhooks may add some
-    is_own = [_COMMAND] in commands and not items(meta.get("ownerReferences"))
+    containers = [*map(mapping, items(spec.get("containers")))]  # webhooks may add some
+    is_own = [_COMMAND] in [each.get("command") for each in containers] and not items(meta.get("ownerReferences"))
+    image = next((text(each.get("image")) for each in containers if each.get("name") == PULL_CONTAINER), "")
     run, node = text(mapping(meta.get("labels")).get(LABEL_PULL)) if is_own else "", text(spec.get("nodeName"))
     deleting = meta.get("deletionTimestamp") is not None
     state, at, source, always = _state(status), parse_time(created), pull_source(obj), asks_always(obj, PULL_CONTAINER)
-    return PullPod(name, uid, run, node, *state, created=at, deleting=deleting, source=source, always=always)
+    known = name, uid, run, node, *state, at, deleting, source, always, image
+    return PullPod(*known)
 
 
 class PullMemory:

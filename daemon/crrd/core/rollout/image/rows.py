@@ -73,7 +73,7 @@ class Pod:
     def is_foreign(self) -> bool:
         """Whether somebody else has given it another image."""
         concerned = may_start(self.row) or self.row.stage.under_way or self.row.stage is Stage.DONE
-        return concerned and self.facts.change.is_foreign(self.image)
+        return concerned and self.facts.is_foreign(self.member)
 
     @property
     def pull(self) -> PullPod | None:

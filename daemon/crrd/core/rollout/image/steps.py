@@ -79,10 +79,14 @@ def _actions(facts: ImageRun, rows: tuple[Row, ...], ahead: list[Row], over_budg
         pull=tuple(node for node in nodes if node not in facts.pulls),
         patch=tuple(row for row in patch if row.uid not in over_budget),
         stop=(*failed_and_open(rows), *(row for row in patch if row.uid in over_budget)),
-        drop=tuple(
-            each
-            for each in facts.pulls.values()
-            if (is_over(each) and each.node not in needed) or (each.state is not PullState.PULLED and each.node in off)
+        drop=(
+            *facts.stray_pulls,
+            *(
+                each
+                for each in facts.pulls.values()
+                if (is_over(each) and each.node not in needed)
+                or (each.state is not PullState.PULLED and each.node in off)
+            ),
         ),
     )
 

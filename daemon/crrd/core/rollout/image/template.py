@@ -54,6 +54,7 @@ class Template:
     paused: bool = False  # A Deployment's
     strategy: str = ""  # Type of the update strategy
     partition: int | None = None  # A StatefulSet's; None without a rollingUpdate
+    first_ordinal: int = 0  # A StatefulSet's `ordinals.start`
     replicas: int = 0  # Its pods by its status; of a DaemonSet: nodes with one
     updated: int = 0  # Those of them that its controller takes for updated
     update_revision: str = ""  # Name of a StatefulSet's newest ControllerRevision
@@ -62,6 +63,16 @@ class Template:
     def is_suspended(self) -> bool:
         """Whether the controller rolls out no changed template, or not to all pods, because its user has said so."""
         return self.paused or self.strategy == ON_DELETE or bool(self.partition)
+
+    def rolls_out(self, ordinal: int) -> bool:
+        """Whether the controller of a set replaces the pod with this ordinal if it is not of the newest revision.
+
+        The partition of a StatefulSet counts from its first ordinal (updateStatefulSet,
+        pkg/controller/statefulset/stateful_set_control.go).
+        """
+        if self.strategy == ON_DELETE:
+            return False
+        return self.kind == "DaemonSet" or ordinal >= self.first_ordinal + (self.partition or 0)
 
 
 NO_TEMPLATE = Template("", "", "", Content())
@@ -132,6 +143,7 @@ def read_template(obj: Mapping[str, Any], container: str) -> Template:
         paused=paused,
         strategy=kind,
         partition=partition,
+        first_ordinal=number(mapping(spec.get("ordinals")).get("start")),
         replicas=number(status.get("replicas", status.get("currentNumberScheduled"))),
         updated=number(status.get("updatedReplicas", status.get("updatedNumberScheduled"))),
         update_revision=text(status.get("updateRevision")),

@@ -8,7 +8,8 @@ from typing import ClassVar
 
 from crrd.core.api.pod import ContainerKind, PodContainer
 from crrd.core.api.types import GROUP, StatePhase
-from crrd.core.rollout.patch.operations import most_seconds, runs_other_image, spelling_of
+from crrd.core.rollout.patch.operations import runs_other_image, spelling_of
+from crrd.core.rollout.patched import most_seconds
 from crrd.core.rollout.phases import End
 from crrd.core.rollout.requests import RunRequest
 from crrd.core.rollout.restart import Restart
@@ -19,7 +20,7 @@ from crrd.core.rollout.state import Member
 from crrd.core.rollout.waits import Skip, Wait, WaitReason
 from crrd.kubelet.restart_rules import RestartPolicy, keeps_sidecars
 
-_UNFIT = (Skip.NOT_ALWAYS, Skip.KEPT, Skip.LONG_GRACE, Skip.CHANGED, Skip.NO_SPELLING)
+_UNFIT = (Skip.INJECTED, Skip.NOT_ALWAYS, Skip.KEPT, Skip.LONG_GRACE, Skip.CHANGED, Skip.NO_SPELLING)
 """Why a patch cannot restart a container that a node daemon may restart."""
 
 
@@ -83,16 +84,19 @@ def never_patched(
         return Skip.STATIC
     if member.owner is not None and member.owner.api_version.partition("/")[0] == GROUP:
         return Skip.OF_KRUISE
+    if container.injected:
+        return Skip.INJECTED
     if container.policy(minor) is not RestartPolicy.ALWAYS:
         return Skip.NOT_ALWAYS
     if container.kind is ContainerKind.SIDECAR and keeps_sidecars(minor):
         return Skip.KEPT
-    if options is not None and most_seconds(member, _together(member, options)) > options.pod_timeout:
+    if options is not None and _most_seconds(member, options) > options.pod_timeout:
         return Skip.LONG_GRACE
     return Skip.NO_SPELLING if container.image_id and not spelling_of(member, container) else None
 
 
-def _together(member: Member, options: Options) -> int:
-    """Return how many containers of a pod one patch restarts, at most."""
+def _most_seconds(member: Member, options: Options) -> int:
+    """Return after how many seconds kubelet has started all of the run's containers again, at the latest."""
     there = member.pod.recreatable
-    return 1 if options.ordered else sum(name in there for name in options.containers or there)
+    count = sum(name in there for name in options.containers or there)
+    return most_seconds(member.pod, count, ordered=options.ordered)

@@ -6,14 +6,13 @@ decided on, by container ID and restart count, and to the image that each of the
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from crrd.core.api.images import ANNOTATION_PATCHED, is_tag_of, read_image_name
 from crrd.core.api.pod import ContainerKind, PodContainer
-from crrd.core.api.schema import LONGEST
 from crrd.core.api.time import parse_time
-from crrd.core.api.types import RecreateState, StatePhase, Strategy
+from crrd.core.api.types import RecreateState, StatePhase
 from crrd.core.rollout.patched import PatchedContainer, PatchRecord, is_due, read_record
 from crrd.core.rollout.run import LABEL_RUN
 from crrd.core.rollout.spelling import next_spelling
@@ -21,18 +20,8 @@ from crrd.core.rollout.state import Member
 from crrd.lib import jsonpatch
 from crrd.lib.jsonpatch import Operation, pointer
 
-START_SECONDS = 30
-"""From the end of a grace period to the next start, at most. A patch that is taken back in between restarts twice."""
 _OF_REQUEST = "request"  # In place of a run's name: by this label, pods with a record are found
 _OF_A_RUN = "crr.apps.kruise.io/run-"  # Annotations with which a run records its state
-
-
-def most_seconds(member: Member, containers: int = 1) -> int:
-    """Return after how many seconds kubelet has started so many containers of one patch again, at the latest.
-
-    It stops them one after the other (`SyncPod` in pkg/kubelet/kuberuntime), and starts none before that.
-    """
-    return Strategy().grace(member.pod.grace_seconds) * max(1, containers) + START_SECONDS
 
 
 def record_of(member: Member) -> PatchRecord | None:
@@ -123,26 +112,16 @@ def restart_for(member: Member, name: str, uid: str, containers: Iterable[str], 
 
 def next_container(member: Member, now: datetime) -> str:
     """Return the container that is restarted next, because the ones before it are ready again; "" for none."""
-    record, asked = record_of(member), member.patched.at(now) if member.patched is not None else None
-    if record is None or asked is None or asked.request.completed:
+    asked = member.patched.at(now) if member.patched is not None else None
+    if asked is None or not asked.next_seconds:
         return ""
-    phases = {each.name: asked.request.status.state(each.name).phase for each in record.containers}
-    begun = [name for name, phase in phases.items() if phase is not StatePhase.PENDING]
-    there = member.pod.containers  # the record may name others, because anybody can write annotations
-    back = all(phases[name].final and name in there and there[name].ready for name in begun)
-    return next((name for name in phases if name not in begun), "") if back else ""
+    return next((each.name for each in asked.request.status.states if each.phase is StatePhase.PENDING), "")
 
 
 def proceed(member: Member, now: datetime) -> tuple[Operation, ...]:
-    """Return the patch that restarts the next container; () if none is due, or it has no spelling any more.
-
-    None is due if kubelet may not have started it by the deadline: it would get its image back while it is stopped.
-    """
+    """Return the patch that restarts the next container; () if none is due, or it has no spelling any more."""
     record, name = record_of(member), next_container(member, now)
-    if record is None or member.patched is None or not name:
-        return ()
-    seconds = min(most_seconds(member), LONGEST[0])  # no deadline is later
-    if member.patched.at(now + timedelta(seconds=seconds)).request.completed:
+    if record is None or not name:
         return ()
     found = member.pod.containers[name]
     asked = next(each for each in record.containers if each.name == name)
@@ -179,7 +158,7 @@ def _leave(member: Member, names: Iterable[str]) -> tuple[list[Operation], Mappi
     before, there = record_of(member), member.pod.containers
     if before is None:
         return [], {}
-    left = [each for each in before.containers if each.name not in {*names} and is_due(each, there.get(each.name))]
+    left = [each for each in before.containers if each.name not in {*names} and is_due(each, member.pod)]
     before = before.given_back(
         {each.name: RecreateState(each.name, message="another restart follows") for each in left}
     )
@@ -236,10 +215,10 @@ def give_back(member: Member, now: datetime) -> tuple[Operation, ...]:
 
 def give_images_back(member: Member, failed: Mapping[str, RecreateState]) -> tuple[Operation, ...]:
     """Return the patch that gives these containers, by name, their images back; () if none is due."""
-    record, there = record_of(member), member.pod.containers
+    record = record_of(member)
     if record is None:
         return ()
-    back = [each for each in record.containers if each.name in failed and is_due(each, there.get(each.name))]
+    back = [each for each in record.containers if each.name in failed and is_due(each, member.pod)]
     if not back:
         return ()
     record = record.given_back({each.name: failed[each.name] for each in back})
