@@ -2,10 +2,12 @@
 
 import asyncio
 import os
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+import structlog
 from coverage import Coverage
 from hypothesis import HealthCheck, settings
 
@@ -40,6 +42,18 @@ def _loop_of_sync_tests() -> Iterator[None]:
         asyncio.set_event_loop(runner.get_loop())
         yield
         asyncio.set_event_loop(None)
+
+
+@pytest.fixture(autouse=True)
+def _log_as_before() -> Iterator[None]:
+    """Take back what a command in this process has set for the log: later tests read their own lines."""
+    before = structlog.get_config()
+    yield
+    if structlog.get_config() != before:
+        structlog.configure(**before)
+        for name, module in sys.modules.items():
+            for log in (vars(module).get(each) for each in ("log", "_log") if name.startswith("crrd")):
+                getattr(log, "__dict__", {}).pop("bind", None)  # it keeps the configuration of its first use
 
 
 @pytest.fixture(scope="module")

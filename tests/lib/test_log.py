@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from crrd.lib.log import configure
+from crrd.node import execute
+
 PROGRAM = """
 import pytest
 
@@ -138,3 +141,12 @@ def test_what_libraries_log_is_not_waited_for_either(by: str) -> None:
 def test_the_last_lines_come_out_at_the_end() -> None:
     done = run("json", subprocess.PIPE)
     assert "broke" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("_", ["once", "again"])
+def test_a_command_in_this_process_leaves_the_log_to_the_next_test(_: str, capsys: pytest.CaptureFixture[str]) -> None:
+    execute.log.info("a line of this test")
+    assert "a line of this test" in capsys.readouterr().out
+    configure("json", "info")
+    execute.log.info("a line for machines")  # with a cache, it keeps this configuration
+    assert not capsys.readouterr().out

@@ -1,22 +1,13 @@
 """`crrd demo`: what it shows where it succeeds; where it cannot, it says why, ends with 1 and leaves nothing behind."""
 
 import re
-from collections.abc import Iterator
 
 import pytest
-import structlog
 
 from crrd_localnode import demo
 from crrd_localnode.containers.images import MISSING
 from crrd_localnode.runtime import ProcessRuntime
 from tests.support.command import crrd
-
-
-@pytest.fixture
-def log_as_before() -> Iterator[None]:
-    before = structlog.get_config()
-    yield
-    structlog.configure(**before)
 
 
 async def test_it_shows_a_recreated_container() -> None:
@@ -38,7 +29,6 @@ async def test_it_shows_a_recreated_container() -> None:
     assert out.count("changed  busybox -> side:2") == 3, "another image, in the same pods"
 
 
-@pytest.mark.usefixtures("log_as_before")
 def test_it_finds_the_volume_where_nothing_can_be_mounted(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -50,7 +40,6 @@ def test_it_finds_the_volume_where_nothing_can_be_mounted(
     assert "preStop hook runs    changed  1 -> 2" in capsys.readouterr().out
 
 
-@pytest.mark.usefixtures("log_as_before")
 def test_an_image_that_nobody_has(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(demo, "PATIENCE_SECONDS", 3.0)
     assert demo.run_demo(cri_endpoints=[], image=f"{MISSING}:1", keep=False) == 1
