@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any, cast
 
 import pytest
@@ -11,8 +11,15 @@ from crrd.core.api.time import rfc3339
 from crrd.core.api.types import ANNOTATION_ABORTED, MANAGERS
 from crrd.core.rollout.patched import read_patched
 from crrd.kube.client import KubeClient
-from crrd.kube.resources import NODES, PODS
-from crrd.lib.errors import ApiRefusedError, ApiUnavailableError, ConfigurationError, ConflictError, GoneError
+from crrd.kube.resources import NODES, PODS, Page
+from crrd.lib.errors import (
+    ApiRefusedError,
+    ApiUnavailableError,
+    ConfigurationError,
+    ConflictError,
+    ExpiredError,
+    GoneError,
+)
 from crrd.lib.supervise import cancel
 from crrd.rollout.kept import annotate
 from tests.support.patch_cluster import PatchCluster
@@ -228,6 +235,33 @@ async def test_a_node_without_a_daemon(capsys: pytest.CaptureFixture[str]) -> No
     assert "by patches" not in capsys.readouterr().out, "the others have one, and this one may be away for a moment"
     assert await api.recreate("pod/web-0002", "-c", "app", "--dry-run") == 0
     assert "no node of its pods has a node daemon, for example node-7" in capsys.readouterr().out
+
+
+async def test_one_page_of_pods_is_enough_to_find_a_daemon(capsys: pytest.CaptureFixture[str]) -> None:
+    api = world()
+    api.crds = True
+    assert await api.recreate(*WEB[:-2], "--dry-run") == 0
+    pages = [each for each in api.calls if each[1:3] == ("list", "pods")]
+    api.calls.clear()
+    for number in range(10, 20):
+        api.pod(f"web-{number:04}", "node-7")
+    assert await api.recreate(*WEB[:-2], "--dry-run") == 0
+    assert [each[1:3] for each in api.calls].count(("list", "pods")) == len(pages)
+    assert "by patches" not in capsys.readouterr().out
+
+
+async def test_a_list_of_pods_that_expires_before_a_daemon_is_found(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def expiring(*_: Any, **__: Any) -> AsyncIterator[Page]:
+        yield Page([{"spec": {"nodeName": "node-7"}}], "1000")
+        raise ExpiredError("too old resource version")
+
+    api = world()
+    api.crds = True
+    monkeypatch.setattr(api, "list_pages", expiring)
+    assert await api.recreate(*WEB[:-2], "--dry-run") == 0
+    assert "by patches" not in capsys.readouterr().out
 
 
 async def test_what_only_a_daemon_can_do() -> None:

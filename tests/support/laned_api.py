@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from crrd.kube.lanes import Lane, Lanes, routine
-from crrd.kube.resources import Listing, Resource
+from crrd.kube.resources import Listing, Page, Resource
 from crrd.lib.errors import ApiUnavailableError
 from tests.support.silent_api import SilentApi
 
@@ -41,6 +41,15 @@ class LanedApi(SilentApi):
     ) -> Listing[Any]:
         async with self._place(Lane.READ, "list", resource, where.get("namespace", ""), ""):
             return await super().list_all(resource, parse, **where)
+
+    async def list_pages(self, resource: Resource, **where: Any) -> AsyncIterator[Page]:
+        """Two objects in each page."""
+        listing = await self.list_all(resource, dict, **where)
+        for at in range(0, len(listing.items) or 1, 2):
+            if at:
+                async with self._place(Lane.READ, "list", resource, where.get("namespace", ""), ""):
+                    pass
+            yield Page(list(listing.items[at : at + 2]), listing.resource_version)
 
     async def get(self, resource: Resource, namespace: str, name: str) -> Mapping[str, Any]:
         async with self._place(Lane.READ, "get", resource, namespace, name):

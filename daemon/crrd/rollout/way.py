@@ -9,11 +9,12 @@ from dataclasses import replace
 from crrd.core.api.types import GROUP, MANAGERS, NODE_DAEMONS, PLURAL
 from crrd.core.doctor.facts import read_pod
 from crrd.core.rollout.run import Options
-from crrd.core.rollout.state import read_member, read_node_daemon
+from crrd.core.rollout.state import read_node_daemon
 from crrd.kube.discovery import serves
 from crrd.kube.resources import PODS, REQUESTS, Where
 from crrd.kube.rights import missing_rights
-from crrd.lib.errors import ApiRefusedError, ConfigurationError
+from crrd.lib.errors import ApiRefusedError, ConfigurationError, ExpiredError
+from crrd.lib.jsonfields import text, value_at
 from crrd.rollout.kept import may_list_requests
 from crrd.rollout.refusals import lacks_right
 from crrd.rollout.session import Session, Via
@@ -82,6 +83,12 @@ async def _why_patch(session: Session, aim: Aim) -> str:
         managers = (await client.list_all(PODS, read_pod, label_selector=MANAGERS)).items
         return "crrd has no node daemons in this cluster" if any(each.patches for each in managers) else ""
     where = Where(namespace=namespace, label_selector=aim.pods_query, field_selector=aim.pods_fields)
-    pods = (await client.list_all(PODS, lambda obj: read_member(obj, with_config=False), **where)).items
-    nodes, served = {each.pod.node_name for each in pods} - {""}, {each.node for each in daemons}
-    return f"no node of its pods has a node daemon, for example {min(nodes)}" if nodes and not nodes & served else ""
+    nodes, served = set[str](), {each.node for each in daemons}
+    try:
+        async for page in client.list_pages(PODS, **where):  # one that has a served node is enough
+            nodes |= {text(value_at(pod, "spec.nodeName")) for pod in page.items} - {""}
+            if nodes & served:
+                return ""
+    except ExpiredError:
+        return ""  # so many pods that nobody knows in time; the requests say so
+    return f"no node of its pods has a node daemon, for example {min(nodes)}" if nodes else ""
