@@ -1086,6 +1086,9 @@ class TestOverrides:
             assert (await KubeconfigAccess(write(own)).current()).proxy == "http://other:3128"
             direct = KubeconfigAccess(write(kubeconfig("http://direct.invalid", {})))
             assert (await direct.current()).proxy is None
+        monkeypatch.setenv("HTTP_PROXY", "https://proxy.invalid")
+        encrypted = await KubeconfigAccess(write(kubeconfig("http://api.invalid", {}))).current()
+        assert encrypted.tls is not None, "the proxy's certificate is checked with the system's authorities"
 
     async def test_a_proxy_that_is_not_there_or_refuses_is_named_without_its_password(
         self, monkeypatch: pytest.MonkeyPatch

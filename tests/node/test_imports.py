@@ -24,6 +24,21 @@ def test_kube_imports_no_heavy_package() -> None:
     assert loaded & HEAVY == set()
 
 
+def test_a_command_imports_no_more_than_it_needs() -> None:
+    """A table imports rich later, so that must be possible."""
+    code = (
+        "import json, sys\n"
+        "from crrd.cli.main import module_of\n"
+        "module_of('recreate')\n"
+        "print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))\n"
+        "import crrd.rollout.table"
+    )
+    out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60).stdout
+    loaded = set(json.loads(out))
+    assert {"aiohttp", "structlog"} <= loaded
+    assert loaded & ((HEAVY - {"yaml"}) | {"rich", "prometheus_client", "crrd_forecast", "crrd_localnode"}) == set()
+
+
 FOREIGN_TO_NODES = {"manager", "cli"}
 """Rooms of other commands."""
 FOR_OTHER_SERVERS = {"twisted", "django", "bridge", "multiprocess"}

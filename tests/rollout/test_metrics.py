@@ -308,6 +308,14 @@ async def test_the_proxy_of_the_environment() -> None:
     )
 
 
+async def test_a_proxy_that_is_spoken_to_in_https(tls: ssl.SSLContext) -> None:
+    metric = Metric("http://prometheus.invalid:9090", QUERY, low=1, ca=CA)
+    async with scripted_api(tls) as proxy:
+        proxy.then(value("1"))
+        assert (await ask(metric, asking(HTTP_PROXY=proxy.url))).holds is Holds.YES
+        assert proxy.seen[0].headers["Host"] == "prometheus.invalid:9090"
+
+
 async def test_a_baseline_has_only_pods_that_wait_for_their_restart() -> None:
     """Those that are skipped may have the change already, for example because they are new."""
     of, sent = run(judge=60), list[tuple[list[str], list[str]]]()

@@ -64,7 +64,10 @@ def build_parser(*wanted: str, prog: str = "crrd") -> argparse.ArgumentParser:
 def module_of(command: str) -> ModuleType:
     """Return the module of a command. Raises ConfigurationError if its distribution is not installed."""
     if command not in ELSEWHERE:
-        return importlib.import_module(f"crrd.cli.{command}")
+        from crrd.lib.memory import keep_imports_lean  # noqa: PLC0415 - it cannot be imported on Windows
+
+        with keep_imports_lean():
+            return importlib.import_module(f"crrd.cli.{command}")
     module: ModuleType = find("crrd.commands", command).load()
     return module
 

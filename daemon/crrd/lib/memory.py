@@ -20,18 +20,23 @@ _TLS_RECORD_BYTES = 16 * 1024
 
 @contextmanager
 def keep_imports_lean() -> Iterator[None]:
-    """Inside the context, imports do not load parts that the node never uses.
+    """Inside the context, imports do not load parts that no command uses.
 
-    structlog imports rich, if installed, for tracebacks on terminals. aiohttp creates contexts with all of the system's
-    certificates when it is imported, but the daemon makes its own context with the cluster's CA.
+    structlog imports rich, if installed, for tracebacks on terminals. (A table imports it later, if it is shown.)
+    aiohttp creates contexts with all of the system's certificates when it is imported, but crrd makes its own ones,
+    with the cluster's CA.
     """
-    sys.modules.setdefault("rich", None)  # type: ignore[arg-type]  # None disables an import
+    without_rich = "rich" not in sys.modules
+    if without_rich:
+        sys.modules["rich"] = None  # type: ignore[assignment]  # None disables an import
     paths = {"SSL_CERT_FILE": os.devnull, "SSL_CERT_DIR": os.devnull}
     saved = {name: os.environ.get(name) for name in paths}
     os.environ.update(paths)
     try:
         yield
     finally:
+        if without_rich:
+            del sys.modules["rich"]
         for name, value in saved.items():
             if value is None:
                 del os.environ[name]

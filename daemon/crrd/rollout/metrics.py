@@ -85,12 +85,14 @@ class Prometheus:
                 raise ValueError("a bearer token needs an address with https")
             if not re.fullmatch(r"[!-~]+", token):
                 raise ValueError("the bearer token must be one line of ASCII characters without spaces")
+        proxy = proxy_for(str(address), self._environ)
+        is_encrypted = any(each.startswith("https://") for each in (str(address), proxy))
         form = urlencode({"query": query, "timeout": f"{SECONDS:.0f}s"}).encode()
         call: dict[str, Any] = {
             "data": BytesIO(form),  # which is sent piece by piece
             "headers": {"Authorization": f"Bearer {token}"} if token else {},
-            "ssl": _tls_context(metric.ca, where="ca") if address.scheme == "https" else True,
-            "proxy": proxy_for(str(address), self._environ) or None,
+            "ssl": _tls_context(metric.ca, where="ca") if is_encrypted else True,
+            "proxy": proxy or None,
             "allow_redirects": False,
         }
         # Not compressed: a small answer could become a large one.

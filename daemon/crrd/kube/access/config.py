@@ -218,6 +218,8 @@ class KubeconfigAccess:
             raise type(error)(f"{where}: {error}") from error
         if login.server.startswith("https://"):
             tls = tls_context(login.ca, login.certificate, login.key, insecure=login.insecure, where=where)
+        elif proxy.startswith("https://"):
+            tls = tls_context("", where=where)  # aiohttp's own context trusts nobody (`lib.memory`)
         self._login = login
         self._access = Access(
             login.server,
