@@ -176,7 +176,7 @@ EQUIVALENT: dict[str, str] = {
         "a pod that may start is there",
     "core/rollout/spelling.py: 1 -> 2: return min((*spellings(container), *again), key=lambda each:":
         "only asked whether it is below 0",
-    "core/rollout/standing.py: condition false: if row.stage in (Stage.WAITING, Stage.SKIPPED, Stage.DONE):":
+    "core/rollout/standing.py: condition false: if row.stage in _TIMELESS:":
         "speed only",
     "core/rollout/standing.py: 0 -> 1: if known is not None and known[0] is member and (known[1] is": "speed only",
     "core/rollout/standing.py: 1 -> 2: if known is not None and known[0] is member and (known[1] is": "speed only",
@@ -191,7 +191,8 @@ EQUIVALENT: dict[str, str] = {
         "asked only of a pod that is skipped",
     "core/rollout/overview.py: False -> True: def run_status(run: Run, requests: Sequence[RunRequest], now":
         "only asked whether the run is over then, which its process must have recorded",
-    "core/rollout/plan.py: condition true: rows = tuple((replace(row, wait=row.wait.worded(remedies)) i":
+    "core/rollout/patched.py: condition false: if not annotation:": "speed only",
+    "core/rollout/plan.py: condition true: rows = tuple((row.waiting_for(row.wait.worded(remedies)) if ":
         "speed only",
     "core/rollout/preview.py: 0 -> 1: workload = replace(world.workload, rolling='', desired=0) if":
         "a pod that can be in a batch is one itself",

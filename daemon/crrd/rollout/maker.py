@@ -40,8 +40,9 @@ class RequestMaker(Maker):
         except ConflictError as error:
             await self._take_over(run, row, body["metadata"]["name"], error)
             return False
-        await self._check_admission_labels(run, made)
-        if not await self._is_for(row, made):
+        request = parse_request(mapping(made))
+        await self._check_admission_labels(run, request)
+        if not await self._is_for(row, request):
             raise ConflictError(f"pod {row.pod} was replaced by another one", status=409)
         self._cluster.written(made)
         return True
@@ -73,18 +74,16 @@ class RequestMaker(Maker):
             self._cluster.refused(row.uid, why)
         self._cluster.written(found)
 
-    async def _is_for(self, row: Row, made: object) -> bool:
+    async def _is_for(self, row: Row, request: Request) -> bool:
         """Whether a request is for this pod. One for another pod, which has its name by now, is deleted again."""
-        request = parse_request(mapping(made))
         if request.pod_uid == row.uid:
             return True
         with suppress(GoneError, ConflictError):
             await self._client.delete(REQUESTS, request.namespace, request.name, uid=request.uid)
         return False
 
-    async def _check_admission_labels(self, run: Run, made: object) -> None:
+    async def _check_admission_labels(self, run: Run, request: Request) -> None:
         """Check that admission has set its labels. Without them no daemon would serve the request."""
-        request = parse_request(mapping(made))
         if was_admitted(run, request):
             return
         name, outcome = request.name, "so it was deleted again"

@@ -1,6 +1,6 @@
 """Which pods are next, why the others wait, and how a run ends."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -21,6 +21,7 @@ from crrd.core.rollout.plan import make_plan
 from crrd.core.rollout.preview import Stale, make_preview
 from crrd.core.rollout.progress import Progress
 from crrd.core.rollout.rivals import first_rival, taken_over
+from crrd.core.rollout.rows import Row
 from crrd.core.rollout.run import Amount, Run, Target
 from crrd.core.rollout.skips import barred_containers
 from crrd.core.rollout.standing import RowMemo
@@ -1120,3 +1121,8 @@ class TestRivals:
     def test_a_run_is_not_its_own_rival(self) -> None:
         of = run()
         assert unfinished(kind_of(World(PODS, (succeeded(of, ONE),)), of), NOW) is None
+
+
+def test_another_wait_changes_nothing_else_of_a_row() -> None:
+    row = Row(*(each.name for each in fields(Row)))  # type: ignore[arg-type]  # any values do
+    assert row.waiting_for(NO_WAIT) == replace(row, wait=NO_WAIT)

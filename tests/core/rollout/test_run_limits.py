@@ -214,3 +214,16 @@ def test_the_creator_is_that_of_the_request_whose_run_counts() -> None:
 )
 def test_what_a_run_does_is_told_by_the_names_that_it_uses(target: Target, options: Options, purpose: str) -> None:
     assert Run("shop", "r", target, options, "2026-01-01T00:00:00Z").purpose == purpose
+
+
+def test_requests_that_record_the_same_run_share_it() -> None:
+    """Else a run over ten thousand pods would keep ten thousand copies."""
+    of = run("app")
+    first, second = (read_run_request(of.request(name, name, ("app",))) for name in ("web-0", "web-1"))
+    assert first is not None
+    assert second is not None
+    assert first.run is second.run
+    assert first.run == of
+    changed = read_run_request(of.changed(max_per_node=7).request("web-2", "u", ("app",)))
+    assert changed is not None
+    assert changed.run != of

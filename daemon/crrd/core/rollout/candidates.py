@@ -1,7 +1,7 @@
 """The stage of a pod that has no request of a run, or whose request does not count any more. See `standing`."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from crrd.core.rollout.kind import Kind
@@ -46,14 +46,12 @@ class Candidate:
     @property
     def row(self) -> Row:
         """Its row."""
-        pod, (skip, _) = self.member.pod, self.skip
-        row = Row(pod.name, pod.uid, Stage.WAITING, node=pod.node_name, member=self.member, request=self.failed)
         stage, wait = next((stage, wait(self)) for holds, stage, wait in CANDIDATES if holds(self))
-        if stage is Stage.SKIPPED:
-            return replace(row, stage=stage, wait=wait, skip=skip)
-        chosen = wanted(self.kind.run, self.member)
+        pod, is_skipped = self.member.pod, stage is Stage.SKIPPED
+        chosen = () if is_skipped else wanted(self.kind.run, self.member)
         names = tuple(each.name for each in chosen if self.kind.skip(self.member, each, self.failed) is None)
-        return replace(row, stage=stage, wait=wait, containers=names)
+        skip = self.skip[0] if is_skipped else None
+        return Row(pod.name, pod.uid, stage, wait, pod.node_name, self.member, self.failed, names, skip)
 
 
 CANDIDATES: tuple[tuple[Callable[[Candidate], bool], Stage, Callable[[Candidate], Wait]], ...] = (

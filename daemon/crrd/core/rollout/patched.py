@@ -127,6 +127,8 @@ class PatchRecord:
 
 def read_record(annotation: str) -> PatchRecord | None:
     """Parse the annotation. Return None if there is none, it is invalid, or of a later version."""
+    if not annotation:
+        return None
     try:
         shape = mapping(json.loads(annotation))
         containers = tuple(PatchedContainer(**mapping(each)) for each in items(shape.get("containers")))

@@ -84,10 +84,10 @@ class Stage(StrEnum):
     GONE = "deleted"  # The pod was deleted or evicted before it was done
     FAILED = "failed"
 
-    @property
-    def under_way(self) -> bool:
-        """Whether the run is working on the pod now."""
-        return self in (Stage.REQUESTED, Stage.RECREATING, Stage.SETTLING)
+    under_way: bool  # Whether the run is working on the pod now
+
+    def __init__(self, word: str) -> None:
+        self.under_way = word in ("requested", "recreating", "getting ready")
 
 
 class GoOn(Enum):

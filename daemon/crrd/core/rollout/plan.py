@@ -75,7 +75,7 @@ class Plan:
     def worded(self, remedies: Remedies) -> "Plan":
         """Return the plan with remedies in what the run and its pods wait for."""
         rows = tuple(
-            replace(row, wait=row.wait.worded(remedies)) if row.wait.reason in remedies else row for row in self.rows
+            row.waiting_for(row.wait.worded(remedies)) if row.wait.reason in remedies else row for row in self.rows
         )
         return replace(self, rows=rows, wait=self.wait.worded(remedies))
 
@@ -270,4 +270,5 @@ def _wait_of_all(kind: Kind) -> Wait | None:
 
 
 def _with_reasons(rows: tuple[Row, ...], waits: Mapping[str, Wait]) -> tuple[Row, ...]:
-    return tuple(replace(row, wait=waits.get(row.uid, NO_WAIT)) if row.stage is Stage.WAITING else row for row in rows)
+    waiting = Stage.WAITING
+    return tuple(row.waiting_for(waits.get(row.uid, NO_WAIT)) if row.stage is waiting else row for row in rows)

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from crrd.core.api.reasons import Reason
@@ -23,6 +24,7 @@ from crrd.core.rollout.run import ANNOTATION_RUN, LABEL_RUN, RUN_NAME, STORED_VE
 from crrd.core.rollout.run_limits import ANNOTATION_LIMITS, fits, with_limits
 from crrd.lib.jsonfields import items, mapping, number, text
 
+_RUNS_AT_ONCE = 64  # Most runs that are in use at once; beyond that, each request has an object of its own
 STOPPED: Mapping[str, Any] = {"metadata": {"annotations": {ANNOTATION_STOPPED: "true"}}}
 """The merge patch after which the manager ends an open request for another image. The request is kept for an undo."""
 
@@ -53,9 +55,9 @@ class RunRequest:
 
         The next container fails earlier: it would get its image back while it is stopped, and be restarted twice.
         """
-        created, seconds = parse_time(self.request.created), self.run.options.pod_timeout
-        if not self.on_pod or self.request.completed or created is None:
+        if not self.on_pod or self.request.completed or (created := parse_time(self.request.created)) is None:
             return self
+        seconds = self.run.options.pod_timeout
         ends = created + timedelta(seconds=seconds)
         last = ends - timedelta(seconds=min(self.next_seconds, seconds))
         if self.next_seconds and now > last:
@@ -142,8 +144,24 @@ def read_run_request(obj: Mapping[str, Any]) -> RunRequest | None:
     """
     meta = mapping(obj.get("metadata"))
     annotations, name = mapping(meta.get("annotations")), text(mapping(meta.get("labels")).get(LABEL_RUN))
+    written = (text(annotations.get(each)) for each in (ANNOTATION_RUN, ANNOTATION_LIMITS))
+    if (run := _read_run(text(meta.get("namespace")), name, *written)) is None:
+        return None
+    options = run.options
+    progress, request = read_progress(text(annotations.get(ANNOTATION_PROGRESS))), parse_request(obj)
+    if request.whole_pod is not options.whole_pod or request.reloads is not options.reload:
+        return None
+    gets = [each for each in request.containers if each.image or not request.whole_pod]
+    if any(each.image != options.change.fields.get("image", "") for each in gets):
+        return None
+    return RunRequest(request, run, progress, text(annotations.get(ANNOTATION_REQUESTED_BY)))
+
+
+@lru_cache(_RUNS_AT_ONCE)
+def _read_run(namespace: str, name: str, annotation: str, limits: str) -> Run | None:
+    """Parse what a request records of its run. The requests of a run record the same, so they share one object."""
     try:
-        shape = mapping(json.loads(text(annotations.get(ANNOTATION_RUN))))
+        shape = mapping(json.loads(annotation))
         started, raw = text(shape.get("started")), dict(mapping(shape.get("options")))
         raw |= {key: tuple(map(text, items(raw.get(key)))) for key in ("containers", "objects")}
         raw["steps"] = tuple(items(raw.get("steps")))
@@ -159,18 +177,9 @@ def read_run_request(obj: Mapping[str, Any]) -> RunRequest | None:
         return None
     if not options.has_valid_numbers or (image is not None and len(options.containers) != 1):
         return None
-    options = replace(options, image=image)
-    parts = text(meta.get("namespace")), name, target, options, started
+    parts = namespace, name, target, replace(options, image=image), started
     run = Run(*parts, number(shape.get("revision")), text(shape.get("partition")), text(shape.get("steps")))
-    if limits := text(annotations.get(ANNOTATION_LIMITS)):
-        run = with_limits(run, limits)
-    progress, request = read_progress(text(annotations.get(ANNOTATION_PROGRESS))), parse_request(obj)
-    if request.whole_pod is not options.whole_pod or request.reloads is not options.reload:
-        return None
-    gets = [each for each in request.containers if each.image or not request.whole_pod]
-    if any(each.image != options.change.fields.get("image", "") for each in gets):
-        return None
-    return RunRequest(request, run, progress, text(annotations.get(ANNOTATION_REQUESTED_BY)))
+    return with_limits(run, limits) if limits else run
 
 
 def _names_containers(options: Options) -> bool:

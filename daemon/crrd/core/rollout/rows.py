@@ -52,6 +52,11 @@ class Row:
         """Whether the pod has a request that nobody is about to end."""
         return self.request is not None and self.request.is_open
 
+    def waiting_for(self, wait: Wait) -> "Row":
+        """Return the row with another wait. `replace` takes four times as long, which counts for thousands of pods."""
+        about = self.node, self.member, self.request, self.containers, self.skip, self.settled_at, self.needs_step
+        return Row(self.pod, self.uid, self.stage, wait, *about)
+
     def has_reason(self, *reasons: Reason) -> bool:
         """Whether the pod's request has failed for one of these reasons."""
         return self.request is not None and not _reasons(self.request).isdisjoint(reasons)

@@ -21,11 +21,8 @@ def settled_at(min_ready: int, member: Member, asked: RunRequest, now: datetime)
         container = member.pod.containers.get(each.name)
         if container is None:
             continue
-        if (
-            not asked.keeps(each.name)
-            and each.context is not None
-            and each.context.container_id == container.container_id
-        ):
+        is_same = each.context is not None and each.context.container_id == container.container_id
+        if is_same and not asked.keeps(each.name):
             return None, Wait.of(WaitReason.NEW_STATUS)
         since.append(parse_time(container.started_at))
     if not member.ready:

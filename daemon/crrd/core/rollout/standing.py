@@ -24,6 +24,7 @@ from crrd.core.rollout.waits import NO_WAIT, Skip, Wait, WaitReason, describe_po
 
 _GONE = (Reason.POD_GONE, Reason.POD_REPLACED, Reason.POD_DELETING)
 """Reasons of a failed request that do not count as a failure of the run, because pods come and go."""
+_TIMELESS = (Stage.WAITING, Stage.DONE, Stage.SKIPPED)  # Stages that do not depend on the time
 ATTEMPTS = 3
 """Most requests for a pod whose node goes down each time. A request may be what makes the node daemon crash."""
 
@@ -46,18 +47,22 @@ class Asked:
             return again if again.skip is None or over else replace(self._by_rules, wait=again.wait)
         return self._by_rules
 
+    def row_at(self, stage: Stage, wait: Wait = NO_WAIT, settled_at: datetime | None = None) -> Row:
+        """Return a row in this stage."""
+        pod, names = self.member.pod, tuple(each.name for each in self.asked.request.containers)
+        about = self.member, self.asked, names
+        return Row(pod.name, pod.uid, stage, wait, pod.node_name, *about, settled_at=settled_at)
+
     @cached_property
     def plain(self) -> Row:
         """A row without its stage."""
-        pod, names = self.member.pod, tuple(each.name for each in self.asked.request.containers)
-        row = Row(pod.name, pod.uid, Stage.REQUESTED, node=pod.node_name, member=self.member)
-        return replace(row, request=self.asked, containers=names)
+        return self.row_at(Stage.REQUESTED)
 
     @property
     def _by_rules(self) -> Row:
         rule = next(rule for rule in ASKED if rule.holds(self))
         at = self.settled[0] if rule.stage is Stage.SETTLING else None
-        return rule.row(self) or replace(self.plain, stage=rule.stage, wait=rule.wait(self), settled_at=at)
+        return rule.row(self) or self.row_at(rule.stage, rule.wait(self), at)
 
     @cached_property
     def settled(self) -> tuple[datetime | None, Wait]:
@@ -67,8 +72,10 @@ class Asked:
     @property
     def is_done(self) -> bool:
         """Whether it was recreated, and is ready for long enough. One that has ended never becomes ready again."""
+        if not self.asked.succeeded or self.member.pod.ended:
+            return self.asked.succeeded
         at = self.settled[0]
-        return self.asked.succeeded and (self.member.pod.ended or (at is not None and at <= self.now))
+        return at is not None and at <= self.now
 
     @cached_property
     def wait_for_node(self) -> Wait:
@@ -172,8 +179,8 @@ class Asked:
     def _unready(self) -> Row:
         """The row of a pod that has what the run brings, and is not ready."""
         if self.is_away:
-            return replace(self.plain, stage=Stage.PUT_OFF, wait=self.wait_for_node)
-        return replace(self.plain, stage=Stage.SETTLING, wait=Wait.of(WaitReason.NOT_READY, describe_pod(self.member)))
+            return self.row_at(Stage.PUT_OFF, self.wait_for_node)
+        return self.row_at(Stage.SETTLING, Wait.of(WaitReason.NOT_READY, describe_pod(self.member)))
 
     @property
     def was_interrupted(self) -> bool:
@@ -258,7 +265,7 @@ class RowMemo:
         if known is not None and known[0] is member and known[1] is asked:
             return known[2]
         row = Candidate(kind, member).row if asked is None else Asked(kind, member, asked, now).row
-        if row.stage in (Stage.WAITING, Stage.SKIPPED, Stage.DONE):  # they do not depend on the time
+        if row.stage in _TIMELESS:
             self._rows[member.pod.uid] = (member, asked, row)
         return row
 

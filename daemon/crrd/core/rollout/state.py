@@ -248,9 +248,9 @@ class World:
         A pod that has an image may still run the old one, whatever has become of its request. The image that its status
         names does not say so, because images may have several names. `given` is what this process has given to pods.
         """
-        asked = {each for request in self.requests if not request.succeeded for each in request.given}
-        done = {each for request in self.requests if request.succeeded for each in request.given}
-        due = asked.union(given) - done
+        asked = [each for each in self.requests if each.request.for_image]
+        done = {image for each in asked if each.succeeded for image in each.given}
+        due = {image for each in asked for image in each.given}.union(given) - done
         return {(member.pod.uid, name) for member in self.members for name in member.unreplaced(due)}
 
     def kept_on(self, member: Member) -> Collection[ObjectName]:
@@ -269,5 +269,6 @@ class World:
 
     def latest(self, run: Run) -> Run:
         """Return the run with the options that another process may have changed."""
-        own = (each.run for each in self.requests_of(run) if each.run.aim == run.aim)
+        newer = (each.run for each in self.requests_of(run) if each.run.revision > run.revision)
+        own = (each for each in newer if each.aim == run.aim)
         return replace(max((run, *own), key=lambda each: each.revision), only=run.only)
