@@ -52,9 +52,7 @@ def lasting(policy: Policy, running: Collection[Running]) -> list[UsedObject]:
     """
     runs = [run for run in _failed(policy.status) if stops(policy, run) or not running]
     objects = {change.part.object_name for run in runs for change in run.changes}
-    config = policy.config
-    counted = (each for each in policy.status.config if config is not None and config.counts(each.part))
-    return [each for each in counted if each.part.object_name in objects]
+    return [each for each in policy.counted if each.part.object_name in objects]
 
 
 def is_corrected(status: PolicyStatus, run: RunRecord) -> bool:

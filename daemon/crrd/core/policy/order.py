@@ -54,16 +54,11 @@ def refused_by(policy: Policy, tries: RunRecord | None = None) -> frozenset[Obje
     first step of that is done.
     """
     status, failed = policy.status, list[UsedObject]()
-    for each in _counted(policy):
+    for each in policy.counted:
         tried = tries is not None and brings(tries, each)
         if status.is_bad(each) or (failed_with(status, each) is not None and not tried):
             failed.append(each)
     return frozenset(each.part.object_name for each in failed)
-
-
-def _counted(policy: Policy) -> list[UsedObject]:
-    """Return the records of objects whose changes count."""
-    return [each for each in policy.status.config if policy.config is not None and policy.config.counts(each.part)]
 
 
 def peer_of(policy: Policy, claims: Claims | None, seen: Mapping[ObjectName, bool], *, past_first_step: bool) -> Peer:
@@ -73,7 +68,7 @@ def peer_of(policy: Policy, claims: Claims | None, seen: Mapping[ObjectName, boo
     was about, and whether they are still the same. `past_first_step` is about the run in progress.
     """
     run, failed, looked_at = policy.status.run, stopped_by(policy), frozenset(seen)
-    known = frozenset(each.part.object_name for each in _counted(policy))
+    known = frozenset(each.part.object_name for each in policy.counted)
     uses = known if claims is None or claims.blind else looked_at
     if claims is None:  # an earlier leader may have begun the run
         looked_at = known

@@ -311,6 +311,12 @@ class Policy:
         """`namespace/name`."""
         return f"{self.namespace}/{self.name}"
 
+    @property
+    def counted(self) -> list[UsedObject]:
+        """The records of objects whose changes count."""
+        config = self.config
+        return [] if config is None else [each for each in self.status.config if config.counts(each.part)]
+
     def with_status(self, status: PolicyStatus) -> "Policy":
         """Return the policy with another status."""
         return replace(self, status=status)
