@@ -53,7 +53,7 @@ def begin_anew(*_: object) -> None:
 def main() -> None:
     """Run crrd."""
     from crrd.cli.main import main as cli  # noqa: PLC0415 - the command line imports what it needs, in its own way
-    from crrd.lib.memory import keep_imports_lean  # noqa: PLC0415
+    from crrd.lib.imports import keep_imports_lean  # noqa: PLC0415
 
     with keep_imports_lean():
         from prometheus_client import exposition  # noqa: PLC0415

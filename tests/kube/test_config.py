@@ -1086,7 +1086,7 @@ class TestOverrides:
             assert (await KubeconfigAccess(write(own)).current()).proxy == "http://other:3128"
             direct = KubeconfigAccess(write(kubeconfig("http://direct.invalid", {})))
             assert (await direct.current()).proxy is None
-        monkeypatch.setenv("HTTP_PROXY", "https://proxy.invalid")
+        monkeypatch.setenv("HTTP_PROXY", "HTTPS://proxy.invalid")
         encrypted = await KubeconfigAccess(write(kubeconfig("http://api.invalid", {}))).current()
         assert encrypted.tls is not None, "the proxy's certificate is checked with the system's authorities"
 

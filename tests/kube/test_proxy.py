@@ -69,6 +69,7 @@ def test_hosts(host: str, name: str, *, is_proxied: bool) -> None:
         ("https://api", {"HTTP_PROXY": PROXY, "ALL_PROXY": PROXY}, ""),
         ("http://api", {"HTTPS_PROXY": PROXY}, ""),
         ("https://api", {"HTTPS_PROXY": "https://proxy"}, "https://proxy"),
+        ("https://api", {"HTTPS_PROXY": "HTTPS://Proxy"}, "https://Proxy"),
         ("https://api", {"HTTPS_PROXY": "proxy:3128"}, "http://proxy:3128"),
         ("https://api", {"HTTPS_PROXY": "ann:secret@proxy"}, "http://ann:secret@proxy"),
         ("https://api:6443", {"HTTPS_PROXY": PROXY, "NO_PROXY": "api:443"}, PROXY),

@@ -253,15 +253,20 @@ async def test_one_page_of_pods_is_enough_to_find_a_daemon(capsys: pytest.Captur
 async def test_a_list_of_pods_that_expires_before_a_daemon_is_found(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """The list begins again, as every other."""
+
     async def expiring(*_: Any, **__: Any) -> AsyncIterator[Page]:
         yield Page([{"spec": {"nodeName": "node-7"}}], "1000")
         raise ExpiredError("too old resource version")
 
     api = world()
     api.crds = True
+    api.pod("web-0002", "node-7")
     monkeypatch.setattr(api, "list_pages", expiring)
     assert await api.recreate(*WEB[:-2], "--dry-run") == 0
     assert "by patches" not in capsys.readouterr().out
+    assert await api.recreate("pod/web-0002", "-c", "app", "--dry-run") == 0
+    assert "no node of its pods has a node daemon, for example node-7" in capsys.readouterr().out
 
 
 async def test_what_only_a_daemon_can_do() -> None:

@@ -19,6 +19,7 @@ from typing import NoReturn, TextIO, cast
 from crrd import __version__
 from crrd.lib.distributions import ELSEWHERE, find
 from crrd.lib.errors import ConfigurationError, OutputError
+from crrd.lib.imports import keep_imports_lean
 from crrd.lib.output import Output, complain
 
 EXIT_CONFIGURATION = 2  # Errors that retrying does not fix; argparse uses it too
@@ -64,8 +65,6 @@ def build_parser(*wanted: str, prog: str = "crrd") -> argparse.ArgumentParser:
 def module_of(command: str) -> ModuleType:
     """Return the module of a command. Raises ConfigurationError if its distribution is not installed."""
     if command not in ELSEWHERE:
-        from crrd.lib.memory import keep_imports_lean  # noqa: PLC0415 - it cannot be imported on Windows
-
         with keep_imports_lean():
             return importlib.import_module(f"crrd.cli.{command}")
     module: ModuleType = find("crrd.commands", command).load()

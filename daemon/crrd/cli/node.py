@@ -15,6 +15,7 @@ from crrd.cli.options import (
 )
 from crrd.lib.descriptors import raise_limit
 from crrd.lib.errors import ConfigurationError
+from crrd.lib.imports import keep_imports_lean
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -56,7 +57,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the daemon until SIGTERM or Ctrl-C. Raises ConfigurationError for a missing or invalid value."""
-    from crrd.lib.memory import keep_imports_lean, tune_allocator  # noqa: PLC0415 - before large imports
+    from crrd.lib.memory import tune_allocator  # noqa: PLC0415 - before large imports
 
     tune_allocator()
     raise_limit()

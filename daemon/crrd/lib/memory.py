@@ -1,47 +1,18 @@
-"""Saves memory: unused parts of libraries, freed heap that the allocator keeps, and large buffers of TLS.
+"""Saves memory: freed heap that the allocator keeps, and large buffers of TLS.
 
-Measured on Python 3.11, glibc 2.36: rich 3 MiB, aiohttp's default SSL contexts 2 MiB, freed heap after a burst of
-30 requests 4 MiB. The behaviour of the libraries does not change. Platforms without these settings use more memory.
+Measured on Python 3.11, glibc 2.36: freed heap after a burst of 30 requests 4 MiB. The behaviour of the libraries does
+not change. Platforms without these settings use more memory.
 """
 
 import ctypes
 import gc
-import os
-import sys
 from asyncio import sslproto
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 _M_TRIM_THRESHOLD = -1
 _M_ARENA_MAX = -8  # Numbers of glibc's mallopt(3)
 _TRIM_THRESHOLD_BYTES = 128 * 1024
 _TLS_RECORD_BYTES = 16 * 1024
-
-
-@contextmanager
-def keep_imports_lean() -> Iterator[None]:
-    """Inside the context, imports do not load parts that no command uses.
-
-    structlog imports rich, if installed, for tracebacks on terminals. (A table imports it later, if it is shown.)
-    aiohttp creates contexts with all of the system's certificates when it is imported, but crrd makes its own ones,
-    with the cluster's CA.
-    """
-    without_rich = "rich" not in sys.modules
-    if without_rich:
-        sys.modules["rich"] = None  # type: ignore[assignment]  # None disables an import
-    paths = {"SSL_CERT_FILE": os.devnull, "SSL_CERT_DIR": os.devnull}
-    saved = {name: os.environ.get(name) for name in paths}
-    os.environ.update(paths)
-    try:
-        yield
-    finally:
-        if without_rich:
-            del sys.modules["rich"]
-        for name, value in saved.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 def tune_allocator() -> None:

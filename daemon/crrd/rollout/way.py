@@ -3,8 +3,10 @@
 A run has one way, which its requests record. It does not change in the middle.
 """
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 from crrd.core.api.types import GROUP, MANAGERS, NODE_DAEMONS, PLURAL
 from crrd.core.doctor.facts import read_pod
@@ -86,9 +88,13 @@ async def _why_patch(session: Session, aim: Aim) -> str:
     nodes, served = set[str](), {each.node for each in daemons}
     try:
         async for page in client.list_pages(PODS, **where):  # one that has a served node is enough
-            nodes |= {text(value_at(pod, "spec.nodeName")) for pod in page.items} - {""}
+            nodes |= {*map(_node, page.items)} - {""}
             if nodes & served:
                 return ""
     except ExpiredError:
-        return ""  # so many pods that nobody knows in time; the requests say so
-    return f"no node of its pods has a node daemon, for example {min(nodes)}" if nodes else ""
+        nodes = {*(await client.list_all(PODS, _node, **where)).items} - {""}
+    return f"no node of its pods has a node daemon, for example {min(nodes)}" if nodes and not nodes & served else ""
+
+
+def _node(pod: Mapping[str, Any]) -> str:
+    return text(value_at(pod, "spec.nodeName"))

@@ -11,7 +11,7 @@ from crrd.cli.recreate import flags_of
 from crrd.core.api.types import ANNOTATION_REQUESTED_BY
 from crrd.core.rollout.change import ImageChange, TemplateMode
 from crrd.core.rollout.requests import RunRequest, creator_of, newest_run, read_run_request
-from crrd.core.rollout.run import Amount, Options, Run, Target
+from crrd.core.rollout.run import ANNOTATION_RUN, Amount, Options, Run, Target
 from crrd.core.rollout.run_limits import ANNOTATION_LIMITS, LIMITS, limits_annotation
 from tests.support.rollouts import run
 
@@ -227,3 +227,15 @@ def test_requests_that_record_the_same_run_share_it() -> None:
     changed = read_run_request(of.changed(max_per_node=7).request("web-2", "u", ("app",)))
     assert changed is not None
     assert changed.run != of
+
+
+def test_a_long_record_is_not_kept_in_memory() -> None:
+    """Who may create requests could fill the manager's memory with them."""
+    of = run("app", objects=tuple(f"ConfigMap/config-{number}" for number in range(1000)))
+    bodies = [of.request(name, name, ("app",)) for name in ("web-0", "web-1")]
+    assert len(bodies[0]["metadata"]["annotations"][ANNOTATION_RUN]) > 20_000
+    first, second = map(read_run_request, bodies)
+    assert first is not None
+    assert second is not None
+    assert first.run == second.run == of
+    assert first.run is not second.run

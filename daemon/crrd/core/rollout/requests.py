@@ -24,7 +24,9 @@ from crrd.core.rollout.run import ANNOTATION_RUN, LABEL_RUN, RUN_NAME, STORED_VE
 from crrd.core.rollout.run_limits import ANNOTATION_LIMITS, fits, with_limits
 from crrd.lib.jsonfields import items, mapping, number, text
 
-_RUNS_AT_ONCE = 64  # Most runs that are in use at once; beyond that, each request has an object of its own
+_SHARED_RUNS, _SHARED_CHARACTERS = 64, 4096
+"""How many runs are kept for other requests that record the same, and how long a record may be. What a user writes
+must not fill the memory: it may take 20 times as much once it is read."""
 STOPPED: Mapping[str, Any] = {"metadata": {"annotations": {ANNOTATION_STOPPED: "true"}}}
 """The merge patch after which the manager ends an open request for another image. The request is kept for an undo."""
 
@@ -145,7 +147,9 @@ def read_run_request(obj: Mapping[str, Any]) -> RunRequest | None:
     meta = mapping(obj.get("metadata"))
     annotations, name = mapping(meta.get("annotations")), text(mapping(meta.get("labels")).get(LABEL_RUN))
     written = (text(annotations.get(each)) for each in (ANNOTATION_RUN, ANNOTATION_LIMITS))
-    if (run := _read_run(text(meta.get("namespace")), name, *written)) is None:
+    annotation, limits = written
+    read = _shared_run if len(annotation) + len(limits) <= _SHARED_CHARACTERS else _read_run
+    if (run := read(text(meta.get("namespace")), name, annotation, limits)) is None:
         return None
     options = run.options
     progress, request = read_progress(text(annotations.get(ANNOTATION_PROGRESS))), parse_request(obj)
@@ -157,9 +161,8 @@ def read_run_request(obj: Mapping[str, Any]) -> RunRequest | None:
     return RunRequest(request, run, progress, text(annotations.get(ANNOTATION_REQUESTED_BY)))
 
 
-@lru_cache(_RUNS_AT_ONCE)
 def _read_run(namespace: str, name: str, annotation: str, limits: str) -> Run | None:
-    """Parse what a request records of its run. The requests of a run record the same, so they share one object."""
+    """Parse what a request records of its run."""
     try:
         shape = mapping(json.loads(annotation))
         started, raw = text(shape.get("started")), dict(mapping(shape.get("options")))
@@ -180,6 +183,10 @@ def _read_run(namespace: str, name: str, annotation: str, limits: str) -> Run | 
     parts = namespace, name, target, replace(options, image=image), started
     run = Run(*parts, number(shape.get("revision")), text(shape.get("partition")), text(shape.get("steps")))
     return with_limits(run, limits) if limits else run
+
+
+_shared_run = lru_cache(_SHARED_RUNS)(_read_run)
+"""The requests of a run record the same, so they share one object."""
 
 
 def _names_containers(options: Options) -> bool:

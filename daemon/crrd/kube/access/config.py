@@ -219,7 +219,7 @@ class KubeconfigAccess:
         if login.server.startswith("https://"):
             tls = tls_context(login.ca, login.certificate, login.key, insecure=login.insecure, where=where)
         elif proxy.startswith("https://"):
-            tls = tls_context("", where=where)  # aiohttp's own context trusts nobody (`lib.memory`)
+            tls = tls_context("", where=where)  # aiohttp's own context trusts nobody (`lib.imports`)
         self._login = login
         self._access = Access(
             login.server,

@@ -30,7 +30,7 @@ def proxy_for(server: str, environ: Mapping[str, str]) -> str:
         usable = False
     if not (usable and url.isascii() and url.isprintable()):  # the message does not repeat it: it may hold a password
         raise ConfigurationError(f"{name} must be a URL that begins with http:// or https://, or HOST:PORT")
-    return url
+    return f"{proxy.scheme}{url[len(proxy.scheme) :]}"  # in lower case
 
 
 def _values(environ: Mapping[str, str], name: str) -> Iterator[tuple[str, str]]:
