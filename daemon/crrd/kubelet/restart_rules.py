@@ -61,7 +61,7 @@ def restart_all_code(rules: Sequence[Mapping[str, Any]], minor: int | None) -> i
     A stopped container may exit with any code: 143 and 137 are from signals, others from a process that handles its
     stop signal. The most likely code is returned. If the version is unknown (None), the rules count.
     """
-    if not rules or (minor is not None and minor < RESTART_ALL_SINCE):
+    if minor is not None and minor < RESTART_ALL_SINCE:
         return None
     if not any(rule.get("action") == RESTART_ALL for rule in rules):
         return None
