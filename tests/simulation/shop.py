@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import jsonpatch
 
 from crrd.core.admission.rules import Denied
+from crrd.core.api.pod import parse_meta
 from crrd.core.api.types import API_VERSION, KIND, LABEL_READINESS_GATE, NODE_DAEMONS, PLURAL, READINESS_GATE
 from crrd.core.policy.stored import LABEL_KEPT
 from crrd.core.rollout.image.pull import LABEL_PULL
@@ -422,6 +423,13 @@ class Shop(Runs):
         there = [each for each in self.pods() if self._born[each["metadata"]["uid"]] <= late]
         images = {each["metadata"]["name"]: image_of(each) for each in there}
         return [f"{name} has {image}" for name, image in images.items() if without_digest(image) != wanted]
+
+    def gated(self) -> list[str]:
+        """Return the pods whose gate needs the manager's condition. After an outage it takes a while to try again."""
+        if self.shop is None or not self.shop.labelled:
+            return []
+        pods = [each for each in map(parse_meta, self.pods()) if not (each.deleting or each.ended)]
+        return [each.name for each in pods if each.readiness_gate and not each.readiness.status]
 
     def running_wrong(self) -> list[str]:
         """Return the pods that are not ready, or whose container has another image than the spec."""

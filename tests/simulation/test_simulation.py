@@ -65,9 +65,10 @@ def test_what_once_failed_with_a_whole_pod(seed: int) -> None:
     assert not run(pod_restarts(seed)).broken
 
 
-@pytest.mark.parametrize("seed", [309])
+@pytest.mark.parametrize("seed", [309, 2897])
 def test_what_once_failed_with_an_image(seed: int) -> None:
-    """The only pod was away when the run looked, so the template got an image that does not exist."""
+    """The only pod was away when the run looked, so the template got an image that does not exist. Or the judge did not
+    wait for a manager that could not read the pods for half a minute."""
     assert not run(image_run(seed)).broken
 
 

@@ -312,10 +312,13 @@ class SimulatedWorld(Happenings):
             return
         if self.life is not None and (why := self.life.dead_loop()):
             self.broken(f"/healthz is red: {why}")
-        if not (self.judge.finished and self.shop.finished and self.changes.finished):
+        gated = self.shop.gated()
+        if gated or not (self.judge.finished and self.shop.finished and self.changes.finished):
             if self.loop.time() > limit:
                 self.judge.unfinished()
                 self.changes.unfinished()
+                for name in gated:
+                    self.broken(f"{name} has never got the condition of its readiness gate")
                 self._end("")
                 return
             self.loop.call_later(2.0, self._settle, limit)
